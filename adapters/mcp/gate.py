@@ -1,0 +1,233 @@
+"""The gate: every `tools/call` that may change the world goes through a guarded call here.
+
+It reads scope and call id from what the harness sends, runs one recovery per call, puts the key where the contract says,
+and answers with one JSON-RPC response. An answer of the tool server passes as it came; everything else is a tool result
+that says what is known, because a JSON-RPC error makes harnesses send the call again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import sys
+import time
+from dataclasses import replace
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onceward import texts
+from onceward.drive import Guard
+from onceward.errors import ArgumentsError, GuardError, JournalError
+from onceward.evidence import Act, Code, Decision, Effect, IntentState
+from onceward.outcomes import Reply
+from onceward.recovery import Answer, Dispatch, Look, recover
+from onceward.tools import Tool
+
+from .listing import LABEL, STATUS_TOOL, Listing
+from .status import status_result
+from .wire import Call, Upstream
+
+if TYPE_CHECKING:
+    from onceward.gathering import Request
+
+#: A client that gave up after t is answered before this share of t from then on.
+_LEARNED = 0.8
+_PATIENCE_LEAST_S = 2.0
+
+
+class GuardGate:
+    """Guards the calls of one client-side connection to one tool server."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        listing: Listing,
+        *,
+        scope_of: Callable[[Call], str | None],
+        call_id_of: Callable[[Call], str | None],
+        principal_of: Callable[[Call], str | None] = lambda call: None,
+        profile: str = "default",
+    ) -> None:
+        """Take the guard, the tool list it binds to, and how to read scope, call id and principal from a call."""
+        self._guard, self._listing, self._profile = guard, listing, profile
+        self._scope_of, self._call_id_of, self._principal_of = scope_of, call_id_of, principal_of
+        self._patience_s = guard.patience_s
+        self._begun: dict[int, float] = {}
+        self._answers: dict[int, str] = {}
+
+    def wants(self, call: Call) -> bool:
+        """Guard everything that is not a declared read."""
+        if call.name == STATUS_TOOL:
+            return True
+        return self._tool(call).contract.effect is not Effect.READ
+
+    def tools(self, result: dict[str, Any]) -> dict[str, Any] | None:
+        """Bind the contracts to the living tools, and offer the label argument and the status tool."""
+        return self._listing.shown(result)
+
+    def cancelled(self, call: Call) -> None:
+        """The client gave up: its answer was not heard, and the next one comes earlier."""
+        begun_s = self._begun.pop(id(call), None)
+        self._answers.pop(id(call), None)
+        if begun_s is not None:
+            waited_s = time.monotonic() - begun_s
+            self._patience_s = max(_PATIENCE_LEAST_S, min(self._patience_s, _LEARNED * waited_s))
+
+    def delivered(self, call: Call) -> None:
+        """The client heard the answer."""
+        self._begun.pop(id(call), None)
+        intent = self._answers.pop(id(call), None)
+        if intent is not None:
+            self._guard.heard(intent)
+            self._guard.hear()
+
+    async def handle(self, call: Call, upstream: Upstream) -> bytes:
+        """Answer one call; never raises."""
+        self._begun[id(call)] = time.monotonic()
+        try:
+            return await self._handle(call, upstream)
+        except JournalError as error:
+            return self._stopped(call, error.code, str(error))
+        except ArgumentsError as error:
+            return self._stopped(call, Code.BAD_ARGUMENTS, str(error))
+        except GuardError as error:
+            return self._stopped(call, Code.CONTRACT_MISMATCH, str(error))
+        except Exception as error:  # our own bug: the operator reads it on stderr, the caller must not repeat the call
+            print(f"onceward: internal error while guarding {call.name}: {error!r}", file=sys.stderr)
+            return self._stopped(call, Code.UNKNOWN, "internal error of the guard")
+
+    async def _handle(self, call: Call, upstream: Upstream) -> bytes:
+        if call.name == STATUS_TOOL:
+            loop = asyncio.get_running_loop()
+            scope = self._scope_of(call)
+            result = await loop.run_in_executor(None, status_result, self._guard.journal, scope, call.arguments)
+            return _response(call, result)
+        tool = self._tool(call)
+        scope = self._scope_of(call)
+        if scope is None:
+            return self._stopped(call, Code.NO_SCOPE, "")
+        arguments = {name: value for name, value in call.arguments.items() if name != LABEL}
+        label = call.arguments.get(LABEL)
+        request = self._guard.request(
+            tool,
+            arguments,
+            scope=scope,
+            principal=self._principal_of(call),
+            label=str(label) if label is not None else None,
+            call_id=self._call_id_of(call),
+            patience_s=self._patience_s,
+        )
+        relayed = _Relayed(self._guard, self._listing, call, upstream, stripped=label is not None)
+        answer = await self._guard.run_async(recover(self._guard.core, request), request, relayed.send, relayed.look)
+        if answer.intent is not None and answer.decision.act is Act.REPLAY:
+            self._answers[id(call)] = answer.intent
+        return self._answer(call, request, answer, relayed.last)
+
+    def _answer(self, call: Call, request: Request, answer: Answer, last: Reply | None) -> bytes:
+        tool, decision = request.tool, answer.decision
+        passes = answer.fresh or (decision.act is Act.ANSWER and decision.code is Code.REFUSED)
+        if tool.contract.effect is Effect.UNDECLARED and decision.act is Act.ANSWER:
+            passes = True
+        if passes and last is not None and last.kind in ("result", "rpc_error"):
+            notice = None
+            if answer.fresh and answer.original is not None:
+                notice = texts.reissued_original(tool=tool.name, intent=answer.intent, original=answer.original)
+            return _passed(call, last, notice)
+        if decision.act is Act.REPLAY and answer.result is not None:
+            stored = json.loads(answer.result)
+            told = texts.replayed(tool=tool.name, intent=answer.intent, happened_s=answer.happened_s)
+            if isinstance(stored, dict) and ("content" in stored or "structuredContent" in stored):
+                return _response(call, texts.mark_replay(stored, told))
+            return _response(call, texts.mcp_result(told, output_schema=False, is_error=False, profile=self._profile))
+        refusal = last.text if last is not None and decision.code is Code.REFUSED else None
+        return self._told(call, self._guard.tell(answer, tool, refusal=refusal, profile=self._profile))
+
+    def _told(self, call: Call, told: texts.Told) -> bytes:
+        schema = self._listing.has_output_schema(call.name)
+        return _response(call, texts.mcp_result(told, output_schema=schema, profile=self._profile))
+
+    def _stopped(self, call: Call, code: Code, problem: str) -> bytes:
+        tool = self._tool(call)
+        decision = Decision(act=Act.CONFLICT if code is not Code.UNKNOWN else Act.ANSWER, code=code)
+        answer = Answer(
+            decision=decision, state=IntentState.NEW, intent=None, now_s=self._guard.journal.clock()
+        )
+        return self._told(call, self._guard.tell(answer, tool, refusal=problem or None, profile=self._profile))
+
+    def _tool(self, call: Call) -> Tool:
+        return self._listing.toolbox.tool(call.name, call.arguments)
+
+
+class _Relayed:
+    """How one call's requests and reads reach the tool server."""
+
+    def __init__(self, guard: Guard, listing: Listing, call: Call, upstream: Upstream, *, stripped: bool) -> None:
+        self._guard, self._listing, self._call, self._upstream = guard, listing, call, upstream
+        self._stripped = stripped
+        self._used = False
+        self.last: Reply | None = None
+
+    async def send(self, dispatch: Dispatch) -> Reply:
+        """Send the request of an attempt: as it came where nothing is to change, under the client's id once."""
+        call, own = self._call, self._used
+        self._used = True
+        message, headers = self._written(dispatch)
+        future = self._upstream.exchange(
+            call,
+            message,
+            own=own,
+            headers=headers,
+            before_send=lambda: self._guard.may_leave(dispatch),
+        )
+        reply = await future
+        # The bytes of an answer to a request of our own carry our id, not the client's.
+        self.last = replace(reply, raw=None) if own else reply
+        return reply
+
+    async def look(self, look: Look) -> Reply:
+        """Ask a read tool on the guard's own account."""
+        message = {
+            "jsonrpc": "2.0",
+            "id": self._call.id,
+            "method": "tools/call",
+            "params": {"name": look.name, "arguments": look.arguments},
+        }
+        return await self._upstream.exchange(self._call, message, own=True)
+
+    def _written(self, dispatch: Dispatch) -> tuple[dict[str, Any] | None, Mapping[str, str]]:
+        place = dispatch.tool.key
+        headers: dict[str, str] = {}
+        if dispatch.first and not self._stripped and dispatch.arguments == self._call.arguments:
+            if place is None or dispatch.key is None or place.where == "argument":
+                return None, headers
+        message = copy.copy(self._call.message)
+        params = message["params"] = dict(self._call.params)
+        params["name"] = dispatch.tool.name
+        params["arguments"] = dispatch.arguments
+        if place is not None and dispatch.key is not None:
+            if place.where == "meta":
+                params["_meta"] = {**self._call.meta, place.name: dispatch.key}
+            elif place.where == "param":
+                params[place.name] = dispatch.key
+            elif place.where == "header":
+                headers[place.name] = dispatch.key
+        headers.update(self._listing.mirrored_headers(dispatch.tool.name, dispatch.arguments))
+        return message, headers
+
+
+def _passed(call: Call, reply: Reply, notice: texts.Told | None) -> bytes:
+    """Return the tool server's answer under the client's id: its own bytes where nothing changes."""
+    if reply.raw is not None and notice is None:
+        return reply.raw
+    part = "error" if reply.kind == "rpc_error" else "result"
+    body = reply.body
+    if notice is not None and isinstance(body, dict):
+        body = texts.mark_replay(body, notice)
+    return json.dumps({"jsonrpc": "2.0", "id": call.id, part: body}, ensure_ascii=False).encode()
+
+
+def _response(call: Call, result: dict[str, Any]) -> bytes:
+    if "resultType" not in result and "io.modelcontextprotocol/protocolVersion" in call.meta:
+        result = {"resultType": "complete", **result}
+    return json.dumps({"jsonrpc": "2.0", "id": call.id, "result": result}, ensure_ascii=False).encode()

@@ -1,0 +1,220 @@
+"""`onceward proxy`: start one guarded tool server for one client.
+
+The tool server is spawned before anything else is imported, so that it starts up while the contracts load. What is
+typed after `--` is the tool server's command; with `--listen` and `--upstream` the proxy speaks Streamable HTTP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .gate import GuardGate
+    from .wire import Call
+
+_EPILOG = """\
+examples:
+  onceward proxy --contracts payments.yaml -- python payments_server.py
+  onceward proxy --contracts payments.yaml --scope nightly-7 --listen 127.0.0.1:8900 --upstream http://127.0.0.1:8800/mcp
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of the proxy; argparse, because it is there before anything is installed or imported."""
+    p = argparse.ArgumentParser(
+        prog="onceward proxy", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__
+    )
+    p.add_argument("--contracts", metavar="FILE", help="contract file of this tool server; without it nothing is declared")
+    p.add_argument("--journal", metavar="PATH", help="journal file (default: $ONCEWARD_JOURNAL or the user's state folder)")
+    p.add_argument("--scope", metavar="S", help="scope of the calls, where the harness gives none")
+    p.add_argument("--principal", metavar="P", help="whose account it is (default: the contract's, else `default`)")
+    p.add_argument("--profile", default="default", choices=["default", "codex", "claude", "copilot", "hermes"])
+    p.add_argument("--patience", type=float, default=45.0, metavar="S", help="seconds after which a call is answered (45)")
+    p.add_argument(
+        "--attempt-timeout", type=float, default=30.0, metavar="S", help="seconds after which one attempt is unknown (30)"
+    )
+    p.add_argument("--listen", metavar="HOST:PORT", help="serve Streamable HTTP here, in front of --upstream")
+    p.add_argument("--upstream", metavar="URL", help="the tool server's Streamable HTTP endpoint")
+    p.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="further allowed Origin header")
+    p.add_argument("--allow-host", action="append", default=[], metavar="HOST", help="further allowed Host header")
+    p.add_argument("command", nargs="*", metavar="COMMAND", help="the tool server's command, after --")
+    return p
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the proxy until its client or its tool server ends. Returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["proxy"]:
+        words = words[1:]
+    command: list[str] = []
+    if "--" in words:
+        cut = words.index("--")
+        words, command = words[:cut], words[cut + 1 :]
+    p = parser()
+    options = p.parse_args(words)
+    command = command or options.command
+    if bool(command) == bool(options.upstream):
+        p.error("give either a COMMAND after --, or --listen with --upstream")
+    if bool(options.listen) != bool(options.upstream):
+        p.error("--listen and --upstream belong together")
+    return _stdio(options, command) if command else _http(options)
+
+
+def _stdio(options: argparse.Namespace, command: list[str]) -> int:
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    except OSError as error:
+        print(f"error: cannot start the tool server {command[0]!r}: {error}", file=sys.stderr)
+        return 127
+    from . import stdio
+
+    scope = _process_scope(options)
+
+    def ready() -> GuardGate:
+        return _gate(options, lambda call: _scope_of_stdio(call, scope))
+
+    try:
+        return asyncio.run(stdio.relay(command, ready, spawned=child))
+    except _declared_wrong() as error:
+        child.kill()
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _http(options: argparse.Namespace) -> int:
+    host, _, port = options.listen.rpartition(":")
+    if not host or not port.isdigit():
+        print("error: --listen wants HOST:PORT, such as 127.0.0.1:8900", file=sys.stderr)
+        return 2
+    try:
+        from . import http
+    except ImportError as error:
+        print(f"error: the HTTP proxy needs an extra: pip install 'onceward[http]' ({error})", file=sys.stderr)
+        return 2
+
+    def announce(bound: int) -> None:
+        print(f"listening on http://{host}:{bound}", file=sys.stderr, flush=True)
+
+    try:
+        gate = _gate(options, lambda call: _scope_of_http(call, options.scope), http=True)
+        token = os.environ.get("ONCEWARD_TOKEN")
+        asyncio.run(
+            http.serve(
+                host,
+                int(port),
+                options.upstream,
+                gate,
+                allowed_origins=tuple(options.allow_origin),
+                allowed_hosts=tuple(options.allow_host),
+                token=token,
+                ready=announce,
+            )
+        )
+    except _declared_wrong() as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _declared_wrong() -> type[Exception]:
+    from onceward.errors import GuardError
+
+    return GuardError
+
+
+def _gate(options: argparse.Namespace, scope_of: Callable[[Call], str | None], *, http: bool = False) -> GuardGate:
+    """Load everything that guarding needs. Raises ContractError or JournalError."""
+    from onceward.contracts.compiling import toolbox_of
+    from onceward.contracts.model import ServerContracts
+    from onceward.drive import Guard
+    from onceward.gathering import Settings
+
+    from .gate import GuardGate
+    from .listing import Listing
+
+    if options.contracts:
+        toolbox = toolbox_of(options.contracts)
+    else:
+        toolbox = toolbox_of(ServerContracts(version=1, server=options.upstream or "tools", tools={}))
+    principal = options.principal or toolbox.contracts.principal
+    guard = Guard(
+        toolbox,
+        options.journal,
+        principal=principal or "default",
+        patience_s=options.patience,
+        settings=Settings(attempt_timeout_s=min(options.attempt_timeout, options.patience)),
+    )
+    return GuardGate(
+        guard,
+        Listing(toolbox),
+        scope_of=scope_of,
+        call_id_of=_call_id_of,
+        principal_of=_principal_by_token(guard.core.secret) if http and principal is None else lambda call: None,
+        profile=options.profile,
+    )
+
+
+def _principal_by_token(secret: bytes) -> Callable[[Call], str | None]:
+    """Tell users of one HTTP proxy apart by their credentials, of which only a keyed hash is ever kept."""
+    import hmac
+
+    def principal(call: Call) -> str | None:
+        token = call.headers.get("authorization")
+        return f"token:{hmac.digest(secret, token.encode(), 'sha256').hex()[:24]}" if token else None
+
+    return principal
+
+
+# -- what a harness says of itself --------------------------------------------------------------------------------
+
+_SCOPE_KEYS = ("dev.onceward/scope", "threadId")
+_CALL_KEYS = ("dev.onceward/call", "callId", "claudecode/toolUseId")
+_SESSION_VARIABLES = ("ONCEWARD_SCOPE", "CLAUDE_CODE_SESSION_ID", "COPILOT_AGENT_SESSION_ID")
+_SCOPE_HEADERS = ("x-onceward-scope",)
+
+
+def _scope_of_stdio(call: Call, process_scope: str) -> str:
+    return _from_meta(call, _SCOPE_KEYS) or process_scope
+
+
+def _scope_of_http(call: Call, configured: str | None) -> str | None:
+    """Over HTTP nothing else is stable: a session id changes on every reconnect."""
+    by_header = next((call.headers[name] for name in _SCOPE_HEADERS if call.headers.get(name)), None)
+    return _from_meta(call, _SCOPE_KEYS) or by_header or configured
+
+
+def _call_id_of(call: Call) -> str | None:
+    return _from_meta(call, _CALL_KEYS)
+
+
+def _from_meta(call: Call, names: tuple[str, ...]) -> str | None:
+    meta: dict[str, Any] = call.meta
+    return next((str(meta[name]) for name in names if isinstance(meta.get(name), str | int)), None)
+
+
+def _process_scope(options: argparse.Namespace) -> str:
+    """Return the session that the harness puts into the environment, else --scope, else the harness's process."""
+    for name in _SESSION_VARIABLES:
+        if os.environ.get(name):
+            return f"{name.lower()}:{os.environ[name]}"
+    return options.scope or _parent_scope(options.profile)
+
+
+def _parent_scope(profile: str) -> str:
+    """Name the parent process by pid and start time; behind a watchdog that is respawned with us, its parent."""
+    from onceward.journal.base import process_started
+
+    pid = os.getppid()
+    if profile == "hermes":
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                pid = int(stat.read().rsplit(b")", 1)[1].split()[1])
+        except (OSError, ValueError, IndexError):
+            pass
+    return f"process:{pid}:{process_started(pid) or ''}"

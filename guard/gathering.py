@@ -1,0 +1,232 @@
+"""From rows to evidence: what one caller's decision is made of.
+
+Everything here runs inside one journal step and only reads. `gather` folds an intent's rows, and those of the other
+intents that share its identity, into the `Evidence` that `decide` reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from .evidence import (
+    Attempt,
+    AttemptState,
+    Code,
+    Contract,
+    Effect,
+    Evidence,
+    Found,
+    IntentState,
+    Other,
+    Payload,
+    Progress,
+    Read,
+    commits_until_s,
+    fold,
+)
+from .identity import Names, compare, similar
+from .journal.base import AttemptRow, IntentRow, Journal, Store
+from .tools import Tool
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One guarded call, as it is asked."""
+
+    tool: Tool
+    arguments: Mapping[str, Any]  #: without label and key
+    names: Names
+    scope: str
+    principal: str
+    label: str | None = None
+    key: str | None = None  #: a key that the caller supplied and that is sent as it came
+    call: str = ""  #: a token of this call
+    call_id: str | None = None  #: hash over the harness's own call id, the scope and the arguments
+    patience_until_s: float = inf
+    waiting: bool = True
+    boundary: str | None = None
+    intent: str | None = None  #: background work: the very intent that is settled
+    tools: Callable[[str], Tool | None] = field(default=lambda name: None)  #: other tools of the server
+
+
+@dataclass(slots=True, kw_only=True)
+class Settings:
+    """How a guard drives: all times in seconds."""
+
+    send_allowance_s: float = 5.0
+    grace_s: float = 600.0
+    lease_s: float = 30.0
+    attempt_timeout_s: float = 30.0
+    result_limit: int = 262_144  #: bytes; a larger result is stored as a digest
+
+
+def attempt_evidence(journal: Journal, row: AttemptRow, request: Request | None, now_s: float) -> Attempt:
+    """Fold one attempt's row; a sending attempt whose holder is lost becomes unknown."""
+    state = row.state
+    live = state is AttemptState.SENDING and journal.alive(row, now_s)
+    if state is AttemptState.SENDING and not live:
+        state = AttemptState.UNKNOWN
+    own = request is not None and (
+        row.call == request.call or (request.call_id is not None and row.call_id == request.call_id)
+    )
+    return Attempt(
+        number=row.number,
+        generation=row.generation,
+        begun_s=row.begun_s,
+        send_before_s=row.send_before_s,
+        state=state,
+        live=live,
+        own=own,
+        replayed_error=bool(row.detail) and bool(row.detail.get("replayed_error")),
+    )
+
+
+def gather(
+    store: Store,
+    journal: Journal,
+    request: Request,
+    row: IntentRow | None,
+    attempts: Sequence[AttemptRow],
+    settings: Settings,
+    *,
+    own: bool = True,
+    others: Sequence[Other] = (),
+) -> Evidence:
+    """Return the evidence about one intent as `request` sees it. `row` None: a new intent."""
+    if row is None:
+        return Evidence(
+            waiting=request.waiting,
+            patience_until_s=request.patience_until_s,
+            labelled=request.label is not None,
+            read_first=_read_first(journal, store.now_s),
+            key_pinned=request.key is not None,
+            others=tuple(others),
+            grace_s=settings.grace_s,
+            send_allowance_s=settings.send_allowance_s,
+        )
+    facts = row.facts
+    payload = payload_of(row, request) if own and request.waiting else Payload.SAME
+    return Evidence(
+        attempts=tuple(attempt_evidence(journal, a, request if own else None, store.now_s) for a in attempts),
+        payload=payload,
+        own=own,
+        waiting=request.waiting,
+        patience_until_s=request.patience_until_s,
+        not_before_s=facts.get("not_before_s", 0.0),
+        held=row.code,
+        approved=bool(facts.get("approved")),
+        released=bool(facts.get("released")),
+        closed=bool(facts.get("void")) or _resource_changed(store, row),
+        acknowledged=row.acknowledged,
+        told=request.names.content in facts.get("told", ()),
+        labelled=row.label is not None,
+        settled_s=row.settled_s,
+        absent_s=facts.get("absent_s"),
+        asserted_absent_s=facts.get("asserted_absent_s"),
+        read=_read(facts),
+        progress=Progress(facts["progress"]) if "progress" in facts else None,
+        baseline_known="baseline" in facts,
+        read_first=not attempts and _read_first(journal, store.now_s),
+        key_pinned=row.key_pinned,
+        boundary_ok=facts.get("boundary") == request.boundary,
+        original_available=not facts.get("redacted") or bool(facts.get("refilled")) or _refillable(row, request, own),
+        others=tuple(others),
+        grace_s=settings.grace_s,
+        send_allowance_s=settings.send_allowance_s,
+    )
+
+
+def others_of(
+    store: Store, journal: Journal, request: Request, row: IntentRow | None, settings: Settings
+) -> list[Other]:
+    """Return the other intents that this call must mind, unsettled ones first."""
+    tool, names = request.tool, request.names
+    undeclared = tool.contract.effect is Effect.UNDECLARED
+    found: list[Other] = []
+    for other in store.open_of(names.identity):
+        if row is not None and other.id == row.id:
+            continue
+        if undeclared and other.scope != request.scope:
+            continue
+        found.append(_other(store, journal, request, other, settings, similar_only=False))
+    if not undeclared and tool.rules.identity is None:
+        arguments = request.arguments
+        for other in store.open_of_kind(names.kind):
+            if other.identity != names.identity and similar(json.loads(other.request), arguments):
+                found.append(_other(store, journal, request, other, settings, similar_only=True))
+    found.sort(key=lambda o: not o.state.unsettled)
+    return found
+
+
+def state_of(
+    store: Store, journal: Journal, contract: Contract, row: IntentRow, now_s: float
+) -> tuple[IntentState, float]:
+    """Fold a row as it stands now: its state, and until when an attempt of it may still commit."""
+    attempts = tuple(attempt_evidence(journal, a, None, now_s) for a in store.attempts(row.id))
+    facts = row.facts
+    evidence = Evidence(
+        attempts=attempts, absent_s=facts.get("absent_s"), asserted_absent_s=facts.get("asserted_absent_s")
+    )
+    return fold(contract, evidence), commits_until_s(contract, evidence)
+
+
+def payload_of(row: IntentRow, request: Request) -> Payload:
+    """Compare a call with the request that an intent was made for."""
+    if row.payload != request.names.payload:
+        return Payload.TERMS
+    if row.content == request.names.content:
+        return Payload.SAME
+    return compare(json.loads(row.request), request.arguments, request.tool.rules)
+
+
+def _other(
+    store: Store, journal: Journal, request: Request, row: IntentRow, settings: Settings, *, similar_only: bool
+) -> Other:
+    tool = request.tools(row.tool) or request.tool
+    state, until_s = state_of(store, journal, tool.contract, row, store.now_s)
+    window_s = row.facts.get("window_s", 86_400.0)
+    if tool.contract.effect is Effect.UNDECLARED:
+        window_s = 900.0
+    since_s = row.settled_s if row.settled_s is not None else row.created_s
+    return Other(
+        intent=row.id,
+        state=state,
+        payload=Payload.SAME if similar_only else payload_of(row, request),
+        told=request.names.content in row.facts.get("told", ()),
+        acknowledged=row.acknowledged,
+        in_window=store.now_s <= since_s + window_s,
+        held=row.code,
+        commits_until_s=until_s,
+        similar=similar_only,
+    )
+
+
+def _read(facts: Mapping[str, Any]) -> Read | None:
+    read = facts.get("read")
+    if read is None:
+        return None
+    return Read(
+        started_s=read["started_s"], found=Found(read["found"]), count=read["count"], expected=read.get("expected", 1)
+    )
+
+
+def _read_first(journal: Journal, now_s: float) -> bool:
+    return now_s < journal.new_until_s
+
+
+def _resource_changed(store: Store, row: IntentRow) -> bool:
+    if row.resource is None or row.state is not IntentState.HAPPENED or row.settled_s is None:
+        return False
+    return store.later_on(row.resource, row.settled_s, row.identity)
+
+
+def _refillable(row: IntentRow, request: Request, own: bool) -> bool:
+    """A redacted original can be rebuilt from a call with the same arguments; their hashes were made in clear."""
+    return own and row.payload == request.names.payload and row.content == request.names.content
+
+
+HOLDS_NOTHING = frozenset({Code.NEEDS_APPROVAL})  #: holds before anything was sent: they block nobody

@@ -1,0 +1,456 @@
+"""Recovery: one generator that carries decisions out, for a waiting caller or for background work.
+
+`recover` yields commands and is sent their results; it does no I/O itself. A shell (`drive`) runs it: `Step` is one
+durable journal step, `Send` lets a request leave, `Look` asks a read of the service, `Pause` waits. The order is the
+promise: a request leaves only after the step that recorded its intent, key and deadline; an answer is given only after
+the step that recorded its outcome.
+
+Each step first records the news of the last command, then decides again from all rows as they now stand. So a second
+process, a person or a late reply may settle the intent between any two steps, and the next decision sees it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from random import Random
+from typing import Any
+
+from . import applying, gathering, reading
+from .decision import decide
+from .evidence import Act, AttemptState, Code, Decision, Effect, Found, IntentState, Outcome, Payload
+from .gathering import Request, Settings
+from .identity import intent_id
+from .journal.base import AttemptRow, IntentRow, Journal, Store
+from .outcomes import Reply, Verdict, classify
+from .reading import Finding, Question
+from .tools import Tool
+
+_POLL_S = (0.004, 0.25)  #: a join looks again after this, doubling up to that
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What every recovery needs: the journal, the deployment secret, and how to drive."""
+
+    journal: Journal
+    secret: bytes
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def holder(self) -> str:
+        """Return the name under which this process drives attempts."""
+        return self.journal.holder.name
+
+
+@dataclass(slots=True, kw_only=True)
+class Dispatch:
+    """A request that may leave now: its durable record exists."""
+
+    tool: Tool
+    arguments: dict[str, Any]  #: as they are sent, with key argument and stamp
+    key: str | None
+    attempt: AttemptRow
+    intent: str
+    first: bool  #: the caller's own request, under no earlier attempt: transports may forward it as it came
+    changed: bool  #: the arguments differ from what the caller gave
+    timeout_s: float
+    previous: bytes | None = None  #: the last error under the same key, to know it again
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Run one journal step; the result is sent back."""
+
+    work: Callable[[Store], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a request; a Reply is sent back, or None when patience ended while it still runs."""
+
+    dispatch: Dispatch
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask a read tool; a Reply is sent back."""
+
+    tool: Tool  #: the tool whose effect is looked for
+    name: str
+    arguments: dict[str, Any]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait for some seconds."""
+
+    seconds: float
+
+
+Command = Step | Send | Look | Pause
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """How a guarded call ended."""
+
+    decision: Decision
+    state: IntentState
+    intent: str | None
+    now_s: float
+    happened_s: float | None = None
+    since_s: float | None = None
+    result: str | None = None  #: the stored reply, as JSON
+    reply: Reply | None = None  #: the reply as it came, when this call's own attempt brought it
+    fresh: bool = False  #: this call's own attempt brought the outcome
+    original: str | None = None  #: the original arguments, when they are not the caller's
+    foreign: bool = False  #: it is about another caller's intent
+    told_before: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plan:
+    """What a step decided: an act that takes I/O, or an answer."""
+
+    decision: Decision
+    row: IntentRow | None
+    now_s: float
+    state: IntentState
+    dispatch: Dispatch | None = None
+    question: Question | None = None
+    foreign: bool = False
+    tool: Tool | None = None
+
+
+@dataclass(slots=True)
+class _News:
+    """What the last command brought, to be recorded by the next step."""
+
+    dispatch: Dispatch | None = None
+    verdict: Verdict | None = None
+    reply: Reply | None = None
+    intent: str | None = None
+    finding: Finding | None = None
+    status: Any = None
+    looked: str | None = None  #: "read_back" or "status"
+    started_s: float = 0.0
+
+
+def recover(core: Core, request: Request) -> Generator[Command, Any, Answer]:
+    """Carry one call (or one background settlement) to its answer. Raises JournalError; then nothing was sent by it."""
+    news: _News | None = None
+    looked = False
+    poll_s = _POLL_S[0]
+    random = Random(request.call)
+    while True:
+        plan: _Plan = yield Step(_stepper(core, request, news, random))
+        news = None
+        decision = plan.decision
+        if decision.act is Act.SEND or decision.act is Act.REISSUE or decision.act is Act.SEND_MISSING:
+            assert plan.dispatch is not None
+            reply: Reply | None = yield Send(plan.dispatch)
+            news = _news_of(plan, reply)
+            if news is not None and news.verdict and news.verdict.state is AttemptState.HAPPENED and not plan.foreign:
+                # The common end: this call's own attempt happened. One step records it, nothing is left to decide.
+                done: Answer | None = yield Step(_finisher(core, request, news))
+                if done is not None:
+                    return done
+                news = None
+        elif decision.act is Act.READ_BACK:
+            if not request.waiting and looked:
+                return _answer(request, plan, decision)  # background work looks once a run
+            looked = True
+            news = yield from _read_back(core, plan)
+        elif decision.act is Act.READ_STATUS:
+            news = yield from _read_status(core, plan)
+        elif decision.act is Act.WAIT or decision.act is Act.JOIN:
+            if not request.waiting:
+                return _answer(request, plan, decision)
+            until_s = inf if decision.until_s is None else decision.until_s
+            now_s = core.journal.clock()
+            if decision.act is Act.JOIN:
+                yield Pause(min(poll_s, max(0.0, until_s - now_s) + 0.001))
+                poll_s = min(2 * poll_s, _POLL_S[1])
+            else:
+                yield Pause(min(max(0.001, until_s - now_s + 0.001), max(0.001, request.patience_until_s - now_s)))
+        else:
+            return _answer(request, plan, decision)
+
+
+def _news_of(plan: _Plan, reply: Reply | None) -> _News | None:
+    if reply is None:
+        return None
+    assert plan.dispatch is not None
+    dispatch = plan.dispatch
+    return _News(dispatch=dispatch, verdict=verdict_of(dispatch, reply), reply=reply, intent=dispatch.intent)
+
+
+def verdict_of(dispatch: Dispatch, reply: Reply) -> Verdict:
+    """Return what a reply says about the attempt of a dispatch."""
+    tool = dispatch.tool
+    return classify(
+        reply,
+        tool.errors,
+        own_key=dispatch.key is not None or bool(tool.read and tool.read.stamp_argument),
+        inner_retries=tool.inner_retries,
+        previous=dispatch.previous,
+    )
+
+
+def _finisher(core: Core, request: Request, news: _News) -> Callable[[Store], Answer | None]:
+    dispatch, verdict, reply = news.dispatch, news.verdict, news.reply
+    assert dispatch is not None and verdict is not None and reply is not None
+
+    def work(store: Store) -> Answer | None:
+        row = store.intent(dispatch.intent)
+        if row is None:
+            return None
+        applying.record_outcome(core, store, request.tool, row, dispatch.attempt, verdict, reply)
+        if row.state is not IntentState.HAPPENED:
+            return None
+        own = row.payload == request.names.payload and row.content == request.names.content
+        return Answer(
+            decision=Decision(act=Act.REPLAY),
+            state=row.state,
+            intent=row.id,
+            now_s=store.now_s,
+            happened_s=row.settled_s,
+            result=row.result,
+            reply=reply,
+            fresh=True,
+            original=None if own else row.request,
+            facts=row.facts,
+        )
+
+    return work
+
+
+def _stepper(core: Core, request: Request, news: _News | None, random: Random) -> Callable[[Store], _Plan]:
+    def work(store: Store) -> _Plan:
+        if news is not None:
+            _record(core, store, request, news, random)
+        return _plan(core, store, request, news)
+
+    return work
+
+
+def _record(core: Core, store: Store, request: Request, news: _News, random: Random) -> None:
+    if news.intent is None:
+        return
+    row = store.intent(news.intent)
+    if row is None:
+        return
+    tool = request.tools(row.tool) or request.tool
+    if news.dispatch is not None and news.verdict is not None and news.reply is not None:
+        applying.record_outcome(core, store, tool, row, news.dispatch.attempt, news.verdict, news.reply, random)
+    elif news.finding is not None:
+        applying.record_finding(core, store, tool, row, news.finding, news.started_s, random)
+    elif news.looked == "status":
+        applying.record_status(core, store, tool, row, news.status, random)
+
+
+def _plan(core: Core, store: Store, request: Request, news: _News | None) -> _Plan:
+    """Decide within one step until there is something to do, or to say."""
+    row, fresh_epoch = _own_row(store, request)
+    for _ in range(100):
+        attempts = store.attempts(row.id) if row is not None else ()
+        others = gathering.others_of(store, core.journal, request, row, core.settings) if request.waiting else []
+        evidence = gathering.gather(store, core.journal, request, row, attempts, core.settings, others=others)
+        decision = decide(request.tool.contract, evidence, store.now_s)
+        state = gathering.fold(request.tool.contract, evidence)
+        plan = _Plan(decision=decision, row=row, now_s=store.now_s, state=state, tool=request.tool)
+        if decision.act is Act.NEW_EPOCH:
+            fresh_epoch, row = (row.epoch + 1 if row is not None else fresh_epoch), None
+        elif decision.act is Act.SETTLE:
+            assert row is not None
+            applying.settle(core, store, request.tool, row, attempts, decision)
+        elif decision.act is Act.DRIVE:
+            driven = _drive(core, store, request, decision)
+            if driven is not None:
+                return driven
+        elif decision.act.sends:
+            plan.dispatch = applying.begin(core, store, request, row, attempts, decision, fresh_epoch)
+            plan.row = None
+            return plan
+        elif decision.act is Act.HOLD:
+            plan.row = applying.hold(core, store, request, row, decision, fresh_epoch)
+            return plan
+        else:
+            _note(store, request, row, decision, state)
+            if decision.act is Act.READ_BACK:
+                if row is None:
+                    plan.row = row = applying.create(core, store, request, fresh_epoch)
+                plan.question = _question(store, request.tool, row, request)
+            return plan
+    raise AssertionError("a decision that never comes to an act")
+
+
+def _own_row(store: Store, request: Request) -> tuple[IntentRow | None, int]:
+    """Return the caller's own intent, and the epoch that a new one would have."""
+    if request.intent is not None:
+        row = store.intent(request.intent)
+        return row, row.epoch if row is not None else 0
+    if request.call_id is not None:
+        same = store.by_call(request.call_id)
+        if same is not None:
+            return same, same.epoch
+    row = store.latest(request.names.base)
+    return row, row.epoch if row is not None else 0
+
+
+def _drive(core: Core, store: Store, request: Request, own: Decision) -> _Plan | None:
+    """Settle another intent for this caller. None: it is settled, decide again for one's own."""
+    assert own.other is not None
+    for _ in range(100):
+        row = store.intent(own.other)
+        if row is None:
+            return None
+        tool = request.tools(row.tool) or request.tool
+        attempts = store.attempts(row.id)
+        evidence = gathering.gather(store, core.journal, request, row, attempts, core.settings, own=False)
+        decision = decide(tool.contract, evidence, store.now_s)
+        state = gathering.fold(tool.contract, evidence)
+        plan = _Plan(decision=decision, row=row, now_s=store.now_s, state=state, foreign=True, tool=tool)
+        if decision.act is Act.SETTLE:
+            applying.settle(core, store, tool, row, attempts, decision)
+            continue
+        if not state.unsettled:
+            applying.refold(core, store, tool, row)
+            return None
+        if decision.act.sends:
+            plan.dispatch = applying.begin(core, store, replace(request, tool=tool), row, attempts, decision, row.epoch)
+        elif decision.act is Act.READ_BACK:
+            plan.question = _question(store, tool, row, request)
+        elif decision.act is Act.HOLD:
+            applying.hold(core, store, request, row, decision, row.epoch)
+        elif decision.act is Act.ANSWER:
+            differs = gathering.payload_of(row, request) is Payload.TERMS
+            code = Code.TERMS_CHANGED if differs else Code.UNSETTLED_SIBLING
+            plan.decision = replace(decision, act=Act.CONFLICT, code=code, other=row.id)
+        return plan
+    raise AssertionError("a settlement that never comes to an act")
+
+
+def _note(store: Store, request: Request, row: IntentRow | None, decision: Decision, state: IntentState) -> None:
+    """Remember that this caller is told something, so that it is told once."""
+    if decision.act not in (Act.TELL, Act.CONFLICT):
+        return
+    about = store.intent(decision.other) if decision.other else row
+    if about is None:
+        return
+    if decision.act is Act.TELL or (decision.code is Code.SIMILAR_UNSETTLED and about.state is IntentState.HAPPENED):
+        about.acknowledged = True
+        about.open = applying.still_open(about)
+    if request.names.content not in about.facts.get("told", ()):
+        about.facts = {**about.facts, "told": [*about.facts.get("told", ()), request.names.content]}
+    store.put_intent(about)
+    store.event(about.id, "guard", "told", decision.code.value if decision.code else "", scope=request.scope)
+
+
+def _question(store: Store, tool: Tool, row: IntentRow | None, request: Request) -> Question:
+    arguments = json.loads(row.request) if row is not None else dict(request.arguments)
+    first = store.attempts(row.id)[:1] if row is not None else ()
+    owned = 0
+    identity = row.identity if row is not None else request.names.identity
+    for other in store.open_of(identity):
+        if row is None or other.id != row.id:
+            owned += other.state is IntentState.HAPPENED and first != () and _since(other, first[0].begun_s)
+    items = None
+    if tool.batch is not None:
+        wanted = reading.at_path(arguments, tool.batch.items)
+        items = wanted if isinstance(wanted, list) else []
+    return Question(
+        tool=tool,
+        arguments=arguments,
+        reference=reading.reference(row.id if row is not None else request.names.base),
+        begun_s=first[0].begun_s if first else None,
+        baseline=row.facts.get("baseline") if row is not None else None,
+        owned=owned,
+        items=items,
+    )
+
+
+def _since(row: IntentRow, begun_s: float) -> bool:
+    return row.settled_s is not None and row.settled_s >= begun_s - 1.0
+
+
+def _read_back(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:
+    """Read the whole list, page by page, and say what it proves."""
+    question = plan.question
+    assert question is not None and question.tool.read is not None
+    read = question.tool.read
+    started_s = core.journal.clock()
+    arguments = reading.arguments_of(read.arguments, question.arguments)
+    items: list[Any] | None = []
+    whole = True
+    for _ in range(reading.PAGES_MAX):
+        reply = yield Look(question.tool, read.tool, arguments, core.settings.attempt_timeout_s)
+        value = reading.value_of(reply)
+        page = None if value is None else reading.items_of(read, value)
+        if page is None or items is None:
+            items = None
+            break
+        items += page
+        after = read.page_next.search(value) if read.page_next else None
+        if not after or read.page_argument is None:
+            whole = read.page_argument is not None or reading.is_whole(read, value, len(page))
+            break
+        arguments = {**arguments, read.page_argument: after}
+    else:
+        whole = False
+    finding = reading.judge(question, items, whole=whole)
+    return _News(
+        intent=plan.row.id if plan.row else None, finding=finding, looked="read_back", started_s=started_s
+    )
+
+
+def _read_status(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:
+    assert plan.row is not None and plan.tool is not None and plan.tool.progress is not None
+    row, progress = plan.row, plan.tool.progress
+    data = {
+        "arguments": json.loads(row.request),
+        "result": json.loads(row.result) if row.result else None,
+        "reference": row.facts.get("reference"),
+    }
+    arguments = reading.arguments_of(progress.arguments, data)
+    reply = yield Look(plan.tool, progress.tool, arguments, core.settings.attempt_timeout_s)
+    value = reading.value_of(reply)
+    status = None if value is None else reading.progress_of(progress, value)
+    return _News(intent=row.id, looked="status", status=status)
+
+
+def _answer(request: Request, plan: _Plan, decision: Decision) -> Answer:
+    row = plan.row
+    since_s = row.created_s if row is not None else None
+    return Answer(
+        decision=decision,
+        state=plan.state,
+        intent=row.id if row is not None else decision.other,
+        now_s=plan.now_s,
+        happened_s=row.settled_s if row is not None and row.state is IntentState.HAPPENED else None,
+        since_s=since_s,
+        result=row.result if row is not None and not plan.foreign else None,
+        original=_original(row, request),
+        foreign=plan.foreign,
+        told_before=row.acknowledged if row is not None else False,
+        facts=row.facts if row is not None else {},
+    )
+
+
+def _original(row: IntentRow | None, request: Request) -> str | None:
+    if row is None or (row.payload == request.names.payload and row.content == request.names.content):
+        return None
+    return row.request
+
+
+def new_intent_id(request: Request, epoch: int) -> str:
+    """Return the id that this call's intent has in `epoch`."""
+    return intent_id(request.names.base, epoch)
+
+
+__all__ = ["Answer", "Command", "Core", "Dispatch", "Effect", "Found", "Look", "Outcome", "Pause", "Send", "Step", "recover"]

@@ -175,7 +175,8 @@ class ToolContract(Promises):
             content=self.content,
             normalise=self.normalise,
             resource=self.resource,
-            defaults=self._defaults,
+            # Only whole arguments: a default inside an object that the caller left out is not the caller's word.
+            defaults={path: value for path, value in self._defaults.items() if "." not in path},
         )
 
     def rules(self) -> Rules:

@@ -157,8 +157,9 @@ def record_outcome(
     attempt.state, attempt.ended_s, attempt.detail = state, now_s, detail
     store.put_attempt(attempt)
     if verdict.state is AttemptState.HAPPENED:
-        if tool.contract.effect is Effect.IDEMPOTENT or row.code is not None or row.facts:
-            _release(store, row, "the service answered")
+        _release(store, row, "the service answered")
+        if tool.contract.effect is Effect.IDEMPOTENT and _straggles(store, row, attempt):
+            row.facts = {**row.facts, "straggles": True}
         row.result = _stored(core, tool, reply)
         row.state, row.settled_s = IntentState.HAPPENED, now_s
         row.open = still_open(row)
@@ -274,6 +275,11 @@ def acknowledge(store: Store, intent: str) -> None:
         store.put_intent(row)
 
 
+def _straggles(store: Store, row: IntentRow, happened: AttemptRow) -> bool:
+    """Tell whether another attempt may still land, after the one that happened."""
+    return any(a.number != happened.number and a.state.may_commit for a in store.attempts(row.id))
+
+
 def _release(store: Store, row: IntentRow, why: str) -> None:
     if row.code is not None:
         store.event(row.id, "guard", "released", why, code=row.code.value)
@@ -290,6 +296,8 @@ def _new_row(core: Core, store: Store, request: Request, epoch: int) -> IntentRo
         facts["window_s"] = request.tool.contract.window_s
     if request.boundary is not None:
         facts["boundary"] = request.boundary
+    if request.tool.contract.effect is Effect.UNDECLARED:
+        facts["undeclared"] = True
     return IntentRow(
         id=intent_id(names.base, epoch),
         base=names.base,

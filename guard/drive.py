@@ -235,7 +235,7 @@ class Guard:
                 sent.has_value = True
             except Exception as error:  # the service's failure, whatever it is, is evidence; the caller is told below
                 sent.error = error
-                return from_exception(error)
+                return from_exception(error, inner_retries=tool.inner_retries)
             finally:
                 _sending.reset(token)
             return Reply(kind="result", body=sent.value)
@@ -286,7 +286,7 @@ class Guard:
             return Reply(kind="result", body=sent.value)
         except Exception as error:  # the service's failure, whatever it is, is evidence; the caller is told in _finish
             sent.error = error
-            return from_exception(error)
+            return from_exception(error, inner_retries=dispatch.tool.inner_retries)
         except BaseException as error:  # interrupted by the user or the interpreter: record it, then let it through
             self._record_now(dispatch, from_exception(error))
             raise
@@ -407,7 +407,7 @@ class Guard:
             raise error
         reply = Reply(kind="result", body=sent.value) if sent.has_value else Reply(kind="lost", text=str(error))
         if sent.error is not None:
-            reply = from_exception(sent.error)
+            reply = from_exception(sent.error, inner_retries=sent.dispatch.tool.inner_retries)
         self._record_later(sent.dispatch, reply)
         sent.has_value = False
         return Answer(

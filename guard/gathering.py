@@ -33,6 +33,9 @@ from .journal.base import AttemptRow, IntentRow, Journal, Store
 from .tools import Tool
 
 
+_SAID_NO = frozenset({AttemptState.REFUSED, AttemptState.RATE_LIMITED, AttemptState.NEVER_SENT})
+
+
 @dataclass(slots=True, kw_only=True)
 class Request:
     """One guarded call, as it is asked."""
@@ -70,9 +73,10 @@ def attempt_evidence(journal: Journal, row: AttemptRow, request: Request | None,
     live = state is AttemptState.SENDING and journal.alive(row, now_s)
     if state is AttemptState.SENDING and not live:
         state = AttemptState.UNKNOWN
-    own = request is not None and (
-        row.call == request.call or (request.call_id is not None and row.call_id == request.call_id)
-    )
+    own = request is not None and row.call == request.call
+    if request is not None and request.call_id is not None and row.call_id == request.call_id:
+        # The harness sends a refused call again on purpose (a new token, a rested limit): that is a later call.
+        own = own or state not in _SAID_NO
     return Attempt(
         number=row.number,
         generation=row.generation,

@@ -88,7 +88,7 @@ def items_of(plan: ReadPlan, value: Any) -> list[Any] | None:
     return list(items) if isinstance(items, list | tuple) else None
 
 
-_MORE = ("has_more", "hasMore", "more", "truncated", "isTruncated", "next", "next_page", "next_cursor", "nextCursor")
+_MORE: tuple[str, ...] = ("has_more", "hasMore", "more", "truncated", "isTruncated", "next", "next_page", "next_cursor", "nextCursor")
 _MORE += ("next_page_token", "nextPageToken", "next_token", "nextToken", "cursor")
 
 

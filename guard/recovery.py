@@ -20,7 +20,7 @@ from typing import Any
 
 from . import applying, gathering, reading
 from .decision import decide
-from .evidence import Act, AttemptState, Code, Decision, Effect, Found, IntentState, Outcome, Payload
+from .evidence import Act, AttemptState, Code, Decision, IntentState, Payload, fold
 from .gathering import Request, Settings
 from .identity import intent_id
 from .journal.base import AttemptRow, IntentRow, Journal, Store
@@ -262,7 +262,7 @@ def _plan(core: Core, store: Store, request: Request, news: _News | None) -> _Pl
         others = gathering.others_of(store, core.journal, request, row, core.settings) if request.waiting else []
         evidence = gathering.gather(store, core.journal, request, row, attempts, core.settings, others=others)
         decision = decide(request.tool.contract, evidence, store.now_s)
-        state = gathering.fold(request.tool.contract, evidence)
+        state = fold(request.tool.contract, evidence)
         plan = _Plan(decision=decision, row=row, now_s=store.now_s, state=state, tool=request.tool)
         if decision.act is Act.NEW_EPOCH:
             fresh_epoch, row = (row.epoch + 1 if row is not None else fresh_epoch), None
@@ -314,7 +314,7 @@ def _drive(core: Core, store: Store, request: Request, own: Decision) -> _Plan |
         attempts = store.attempts(row.id)
         evidence = gathering.gather(store, core.journal, request, row, attempts, core.settings, own=False)
         decision = decide(tool.contract, evidence, store.now_s)
-        state = gathering.fold(tool.contract, evidence)
+        state = fold(tool.contract, evidence)
         plan = _Plan(decision=decision, row=row, now_s=store.now_s, state=state, foreign=True, tool=tool)
         if decision.act is Act.SETTLE:
             applying.settle(core, store, tool, row, attempts, decision)
@@ -451,6 +451,3 @@ def _original(row: IntentRow | None, request: Request) -> str | None:
 def new_intent_id(request: Request, epoch: int) -> str:
     """Return the id that this call's intent has in `epoch`."""
     return intent_id(request.names.base, epoch)
-
-
-__all__ = ["Answer", "Command", "Core", "Dispatch", "Effect", "Found", "Look", "Outcome", "Pause", "Send", "Step", "recover"]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 #: A client that gave up after t is answered before this share of t from then on.
 _LEARNED = 0.8
 _PATIENCE_LEAST_S = 2.0
+_PAGES_MOST = 100
 
 
 class GuardGate:
@@ -103,10 +104,14 @@ class GuardGate:
             scope = self._scope_of(call)
             result = await loop.run_in_executor(None, status_result, self._guard.journal, scope, call.arguments)
             return _response(call, result)
+        if not self._listing.known:
+            await self._list(call, upstream)
         tool = self._tool(call)
         scope = self._scope_of(call)
-        if scope is None:
+        if scope is None and tool.contract.effect is not Effect.UNDECLARED:
             return self._stopped(call, Code.NO_SCOPE, "")
+        # Nothing is promised about a tool without contract, so its connection is scope enough.
+        scope = scope if scope is not None else f"connection:{call.session or call.client}"
         arguments = {name: value for name, value in call.arguments.items() if name != LABEL}
         label = call.arguments.get(LABEL)
         request = self._guard.request(
@@ -123,6 +128,21 @@ class GuardGate:
         if answer.intent is not None and answer.decision.act is Act.REPLAY:
             self._answers[id(call)] = answer.intent
         return self._answer(call, request, answer, relayed.last)
+
+    async def _list(self, call: Call, upstream: Upstream) -> None:
+        """Learn the tools before the first call of a client that did not ask for them: a contract holds only for a tool
+        that is there, and defaults are part of an identity."""
+        cursor: Any = None
+        for _ in range(_PAGES_MOST):
+            params = {"cursor": cursor} if cursor is not None else {}
+            message = {"jsonrpc": "2.0", "id": call.id, "method": "tools/list", "params": params}
+            reply = await upstream.exchange(call, message, own=True)
+            if reply.kind != "result" or not isinstance(reply.body, dict):
+                return
+            self._listing.shown(reply.body)
+            cursor = reply.body.get("nextCursor")
+            if cursor is None:
+                return
 
     def _answer(self, call: Call, request: Request, answer: Answer, last: Reply | None) -> bytes:
         tool, decision = request.tool, answer.decision

@@ -50,13 +50,14 @@ class Listing:
         self._unbound = toolbox.contracts
         self._seen: dict[str, dict[str, Any]] = {}
         self._said: set[str] = set()
+        self.known = False  #: the whole list was seen, so contracts are bound to it
 
     def shown(self, result: dict[str, Any]) -> dict[str, Any] | None:
         """Learn from one page of a list, and return what the client is shown; None = exactly what came."""
         tools = result.get("tools")
         if not isinstance(tools, list):
             return None
-        self._learn([tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("name"), str)])
+        self._learn([t for t in tools if isinstance(t, dict) and isinstance(t.get("name"), str)], result.get("nextCursor"))
         shown = [self._with_label(tool) for tool in tools]
         guards = any(new is not old for new, old in zip(shown, tools, strict=True))
         if "nextCursor" not in result and (guards or self._guards_any()):
@@ -75,12 +76,16 @@ class Listing:
         tool = self._seen.get(name)
         return mirrored(tool, arguments) if tool is not None else {}
 
-    def _learn(self, tools: list[dict[str, Any]]) -> None:
+    def _learn(self, tools: list[dict[str, Any]], next_cursor: Any) -> None:
         from onceward.contracts.binding import bind
 
         for tool in tools:
             self._seen[tool["name"]] = tool
-        bound, mismatches = bind(self._unbound, {"tools": list(self._seen.values())})
+        listed: dict[str, Any] = {"tools": list(self._seen.values())}
+        if next_cursor is not None:
+            listed["nextCursor"] = next_cursor
+        self.known = self.known or next_cursor is None
+        bound, mismatches = bind(self._unbound, listed)
         hints = {
             tool["name"]: bool((tool.get("annotations") or {}).get("readOnlyHint"))
             for tool in tools

@@ -46,11 +46,12 @@ class StoreFault(Exception):  # noqa: N818  (it carries an error, callers never 
 
 
 class _Step:
-    __slots__ = ("done", "error", "future", "gate", "loop", "note", "value", "work")
+    __slots__ = ("done", "error", "future", "gate", "leads", "loop", "note", "value", "work")
 
     def __init__(self, work: Work, *, note: bool = False) -> None:
         self.work, self.note = work, note
-        self.gate: LockType | None = None  # a thread waits on it: released when done, or when it shall lead
+        self.gate: LockType | None = None  # a thread waits on it: released when the step is done, or leads
+        self.leads = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Any] | None = None
         self.done = False
@@ -85,15 +86,20 @@ class GroupCommit:
     def run(self, work: Work) -> Any:
         """Run one step in this thread, or in the thread of whoever leads its batch."""
         step = _Step(work)
-        with self._mutex:
-            self._queue.append(step)
-            leads = not self._busy
-            self._busy = True
-            if not leads:
-                step.gate = allocate_lock()
-                step.gate.acquire()
-        if leads or self._promoted(step):
-            self._lead(step)
+        try:
+            with self._mutex:
+                self._queue.append(step)
+                step.leads, self._busy = not self._busy, True
+                if not step.leads:
+                    step.gate = allocate_lock()
+                    step.gate.acquire()
+            if step.gate is not None:
+                step.gate.acquire()  # until the step is done, or leads
+            if step.leads:
+                self._lead(step)
+        except BaseException:
+            self._withdraw(step)
+            raise
         if step.error is not None:
             raise step.error
         return step.value
@@ -145,15 +151,18 @@ class GroupCommit:
             self._heirs.append(gate)
         gate.acquire()
 
-    def pass_on(self) -> None:
+    def pass_on(self, leader: _Step | None = None) -> None:
         """Give the lead to whoever waits longest: a holder, a thread, the background thread for a loop, or nobody."""
         with self._mutex:
+            if leader is not None:
+                leader.leads = False
             if self._heirs:
                 self._heirs.popleft().release()
                 return
             waiting = False
             for step in self._queue:
                 if step.gate is not None:
+                    step.leads = True
                     step.gate.release()
                     return
                 waiting = waiting or step.future is not None
@@ -173,21 +182,14 @@ class GroupCommit:
             self._bell.put("stop")
             thread.join()
 
-    def _promoted(self, step: _Step) -> bool:
-        assert step.gate is not None
-        try:
-            step.gate.acquire()
-        except BaseException:
-            # Interrupted while waiting: a step still queued is withdrawn, and a lead that was just given is passed on.
-            with self._mutex:
-                queued = step in self._queue
-                if queued:
-                    self._queue.remove(step)
-                leads = queued and not step.gate.locked()
-            if leads:
-                self.pass_on()
-            raise
-        return not step.done
+    def _withdraw(self, step: _Step) -> None:
+        """Take back the step of a thread that was interrupted, and pass on the lead if it was just given to it."""
+        with self._mutex:
+            leads = step.leads
+            if step in self._queue:
+                self._queue.remove(step)
+        if leads:
+            self.pass_on(step)
 
     def _lead(self, own: _Step | None = None) -> None:
         with self._mutex:
@@ -202,8 +204,10 @@ class GroupCommit:
                 self._queue.extendleft(step for step in reversed(batch) if not step.done and step is not own)
             raise
         finally:
-            self.pass_on()
-            self._hand_out(batch, own)
+            try:
+                self.pass_on(own)
+            finally:
+                self._hand_out(batch, own)
 
     def _settle(self, batch: list[_Step]) -> None:
         try:

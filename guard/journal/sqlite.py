@@ -88,6 +88,10 @@ class SQLiteJournal(Journal):
         except sqlite3.Error as error:
             self._drop_connection()
             raise self._fault(error).error() from error
+        except OSError as error:
+            raise JournalError(
+                f"{self.path} cannot be made: {error.strerror}", remedy="name a folder on a local disk that is writable"
+            ) from error
         except JournalError:
             self._drop_connection()
             raise

@@ -179,6 +179,15 @@ def test_the_default_place_follows_the_environment(tmp_path, monkeypatch):
         assert tmp_path / "url.db" == journal.path
 
 
+def test_a_place_where_no_file_can_be_is_an_error(tmp_path):
+    """Of the journal's own family, so that a caller is refused and not crashed."""
+    (tmp_path / "file").write_text("x")
+    assert "local disk" in _refused(tmp_path / "file" / "journal.db").remedy
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(JournalError):
+        open_journal(tmp_path / "folder")
+
+
 def test_an_unknown_kind_of_address_is_refused():
     """Never a file of that name by accident."""
     with pytest.raises(JournalError) as caught:

@@ -1,0 +1,1 @@
+"""Where the guard meets the world: MCP, the command line, the demo."""

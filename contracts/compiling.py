@@ -32,7 +32,7 @@ class ContractToolbox(Toolbox):
         self._hints: dict[str, bool] = {}
 
     def rebind(self, contracts: ServerContracts, hints: Mapping[str, bool]) -> None:
-        """Use other contracts from the next call on, and what the living tools say of themselves: name -> only reads."""
+        """Use other contracts from the next call on, and what the living tools say: name -> only reads."""
         self._compiled = {}
         self._hints = {**self._hints, **hints}
         self.contracts = contracts
@@ -49,7 +49,7 @@ class ContractToolbox(Toolbox):
         return tool
 
     def uncontracted(self, name: str) -> Effect:
-        """Let reads pass: so called by the living tool (a hint may do that much), by name, or by the operator's word."""
+        """Let reads pass: said by the living tool (a hint may do that much), its name, or the operator."""
         if self.contracts.uncontracted == "pass" or self._hints.get(name, False) or reads_by_name(name):
             return Effect.READ
         return Effect.UNDECLARED

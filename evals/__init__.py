@@ -1,0 +1,1 @@
+"""Measurements of the guard, beside floors and rivals."""

@@ -58,7 +58,7 @@ def begin(
     decision: Decision,
     epoch: int,
 ) -> Dispatch:
-    """Make an attempt durable and return what may leave. The identity's version moves, so that one of two racers wins."""
+    """Make an attempt durable and return what may leave. The identity's version moves: one of two racers wins."""
     from .recovery import Dispatch
 
     tool, settings, now_s = request.tool, core.settings, store.now_s
@@ -260,7 +260,7 @@ def refold(core: Core, store: Store, tool: Tool, row: IntentRow) -> None:
 
 
 def still_open(row: IntentRow) -> bool:
-    """Tell whether an intent matters to other callers: unsettled, its answer heard by nobody, or a copy may straggle."""
+    """Tell whether an intent matters to other callers: unsettled, unheard, or a copy of it may straggle."""
     if row.state.unsettled:
         return True
     return (row.state is IntentState.HAPPENED and not row.acknowledged) or bool(row.facts.get("straggles"))

@@ -4,7 +4,7 @@ Three facts rule the table. A timeout is not a "no": an attempt that was sent ma
 over, and its effect may stay hidden for the visibility lag after that. A key only covers a repeat while every copy that
 may still commit does so before the service forgets the key. Only a waiting caller causes a send: background work reads.
 
-`decide` folds the attempts into a state and walks its rows; the first that fits wins. Bounds are inclusive: `<` is strict.
+`decide` folds the attempts into a state and walks its rows; the first that fits wins. Bounds are inclusive.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _first_row(c: Contract, e: Evidence, now: float, state: IntentState) -> Deci
     if e.held and not yes and (state.unsettled or state is IntentState.NEW):
         reads = not e.waiting and c.read_back is not None and e.attempts and now >= e.not_before_s
         return Decision(act=Act.READ_BACK) if reads else _hold(c, e.held)
-    if not (e.own and e.waiting or state.unsettled):
+    if not ((e.own and e.waiting) or state.unsettled):
         return Decision(act=Act.ANSWER, code=Code.ALREADY_HAPPENED if state is IntentState.HAPPENED else Code.REFUSED)
     if ev.closed(c, e, now, state):
         return Decision(act=Act.NEW_EPOCH)

@@ -89,7 +89,8 @@ class Guard:
         secret: bytes | None = None,
     ) -> None:
         """Take contracts (a file, several, or a Toolbox) and a journal (a path, or a Journal). Raises ContractError or
-        JournalError; nothing is guarded by halves."""
+        JournalError; nothing is guarded by halves.
+        """
         from .opening import open_all
 
         self.toolbox: Toolbox
@@ -197,7 +198,8 @@ class Guard:
         """Call a tool at most once per intent and return its result.
 
         `send(**arguments)` does the work; left out, the function registered under `name`. Raises the tool's own error
-        when the service refused, `Stopped` when the outcome is not this call's to know, JournalError (nothing was sent).
+        when the service refused, `Stopped` when the outcome is not this call's to know, and JournalError when nothing
+        was sent because it could not be recorded.
         """
         function = send or self._function(name)
         tool = self.toolbox.tool(name, arguments)

@@ -32,7 +32,6 @@ from .identity import Names, compare, similar
 from .journal.base import AttemptRow, IntentRow, Journal, Store
 from .tools import Tool
 
-
 _SAID_NO = frozenset({AttemptState.REFUSED, AttemptState.RATE_LIMITED, AttemptState.NEVER_SENT})
 
 

@@ -38,7 +38,8 @@ def open_all(contracts: Any, journal: Any, secret: bytes | None = None) -> tuple
         return toolbox, journal, secret if secret is not None else load_secret(secret_path()).bytes
     path = Path(journal) if journal is not None else journal_path()
     kept = Secret(secret) if secret is not None else load_secret(secret_path())
-    return toolbox, open_journal(path, secret=kept, secret_path=None if secret is not None else secret_path()), kept.bytes
+    beside = None if secret is not None else secret_path()
+    return toolbox, open_journal(path, secret=kept, secret_path=beside), kept.bytes
 
 
 def _toolbox(contracts: Any) -> Toolbox:

@@ -20,8 +20,8 @@ from .identity import Names
 from .journal.base import IntentRow, Store
 from .outcomes import Reply
 from .recovery import Answer, Core, Look, Pause, Send, Step, recover
-from .tools import Tool
 from .toolbox import Toolbox
+from .tools import Tool
 
 Word = Literal["happened", "did_not_happen", "retry", "void"]
 
@@ -93,9 +93,7 @@ def _apply(core: Core, store: Store, tool: Tool, row: IntentRow, word: Word, ove
 
 
 def _may_commit_until(core: Core, store: Store, tool: Tool, row: IntentRow) -> float:
-    attempts = tuple(
-        gathering.attempt_evidence(core.journal, a, None, store.now_s) for a in store.attempts(row.id)
-    )
+    attempts = tuple(gathering.attempt_evidence(core.journal, a, None, store.now_s) for a in store.attempts(row.id))
     return commits_until_s(tool.contract, Evidence(attempts=attempts, absent_s=row.facts.get("absent_s")))
 
 

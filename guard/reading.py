@@ -88,8 +88,11 @@ def items_of(plan: ReadPlan, value: Any) -> list[Any] | None:
     return list(items) if isinstance(items, list | tuple) else None
 
 
-_MORE: tuple[str, ...] = ("has_more", "hasMore", "more", "truncated", "isTruncated", "next", "next_page", "next_cursor", "nextCursor")
-_MORE += ("next_page_token", "nextPageToken", "next_token", "nextToken", "cursor")
+#: what services call the sign that a list goes on
+_MORE = (
+    *("has_more", "hasMore", "more", "truncated", "isTruncated", "next", "next_page", "next_cursor", "nextCursor"),
+    *("next_page_token", "nextPageToken", "next_token", "nextToken", "cursor"),
+)
 
 
 def is_whole(plan: ReadPlan, value: Any, count: int) -> bool:
@@ -127,7 +130,8 @@ def judge(question: Question, items: list[Any] | None, *, whole: bool) -> Findin
 
 def _judge_created(question: Question, plan: ReadPlan, matching: list[Any], whole: bool) -> Finding:
     if question.begun_s is None:
-        return _verdict(question, len(matching), len(matching), len(matching), whole, "a match before anything was sent")
+        count = len(matching)
+        return _verdict(question, count, count, count, whole, "a match before anything was sent")
     sure = unclear = 0
     for item in matching:
         created = moment(plan.created.search(item)) if plan.created else None
@@ -139,7 +143,8 @@ def _judge_created(question: Question, plan: ReadPlan, matching: list[Any], whol
             unclear += 1
     sure -= min(sure, question.owned)
     if unclear and not sure:
-        return Finding(found=Found.INCONCLUSIVE, matches=len(matching), why="a match of about the time of the first attempt")
+        why = "a match of about the time of the first attempt"
+        return Finding(found=Found.INCONCLUSIVE, matches=len(matching), why=why)
     return _verdict(question, sure, sure, len(matching), whole, "created since the first attempt")
 
 
@@ -191,7 +196,7 @@ def progress_of(plan: ProgressPlan, value: Any) -> Progress | None:
 
 
 def moment(value: Any) -> float | None:
-    """Read a creation time: seconds or milliseconds since the epoch, or ISO 8601 (naive = UTC); None if it is neither."""
+    """Read a creation time: seconds or milliseconds since the epoch, or ISO 8601 (naive = UTC); else None."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):

@@ -12,7 +12,7 @@ process, a person or a late reply may settle the intent between any two steps, a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
@@ -404,9 +404,7 @@ def _read_back(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:
     else:
         whole = False
     finding = reading.judge(question, items, whole=whole)
-    return _News(
-        intent=plan.row.id if plan.row else None, finding=finding, looked="read_back", started_s=started_s
-    )
+    return _News(intent=plan.row.id if plan.row else None, finding=finding, looked="read_back", started_s=started_s)
 
 
 def _read_status(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:

@@ -230,6 +230,13 @@ def replayed(tool: str, *, intent: str | None, happened_s: float | None) -> Told
     return _notice("replayed", text, intent, code=Code.ALREADY_HAPPENED)
 
 
+def found(tool: str, *, intent: str | None, happened_s: float | None) -> Told:
+    """Say that an effect happened whose own answer nobody has."""
+    by = f" by {_utc(ceil(happened_s))}" if happened_s is not None else ""
+    text = f"{tool} happened{by}: reading the service shows it. Its own answer was lost, so details are not known here."
+    return _notice("found", f"{text} {_DO_NOT}", intent, code=Code.ALREADY_HAPPENED)
+
+
 def reissued_original(tool: str, *, intent: str | None, original: str | None = None) -> Told:
     """Say that the first wording was what was sent, not that of this call."""
     wording = f" It was: {_shortened(original, _ARGUMENTS_SHOWN)}" if original else ""

@@ -12,13 +12,15 @@ from .identity import Rules
 from .tools import Tool
 
 _READS = frozenset(
-    "get list search read find fetch query show describe view lookup count check status ping help browse preview".split()
+    """get list search read find fetch query show describe view lookup count check status ping help browse
+    preview""".split()  # noqa: SIM905  # a list of words reads best as words
 )
 _WRITES = frozenset(
-    """add create make new insert upsert update set put patch write edit append delete remove drop clear send post publish
-    reply notify mail email charge pay refund transfer buy order book cancel deploy run start stop restart trigger execute
-    exec merge push commit approve reject assign move rename copy upload import grant revoke enable disable apply invite
-    submit sign close open lock unlock mark replace reset restore rotate schedule subscribe sync save store""".split()
+    """add create make new insert upsert update set put patch write edit append delete remove drop clear send post
+    publish reply notify mail email charge pay refund transfer buy order book cancel deploy run start stop
+    restart trigger execute exec merge push commit approve reject assign move rename copy upload import
+    grant revoke enable disable apply invite submit sign close open lock unlock mark replace reset restore
+    rotate schedule subscribe sync save store""".split()  # noqa: SIM905
 )
 
 

@@ -1,0 +1,1 @@
+"""The sandbox: simulated services with faults, and a ledger that knows the truth."""

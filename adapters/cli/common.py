@@ -17,13 +17,13 @@ from onceward.toolbox import StaticToolbox, Toolbox
 JournalOption = Annotated[
     Path | None, typer.Option("--journal", metavar="PATH", help="Journal file; $ONCEWARD_JOURNAL, or the state folder.")
 ]
-ContractsOption = Annotated[Path | None, typer.Option("--contracts", metavar="FILE", help="Contract file of the server.")]
+ContractsOption = Annotated[Path | None, typer.Option("--contracts", metavar="FILE", help="The contract file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ScopeOption = Annotated[str | None, typer.Option("--scope", metavar="S", help="Only this scope.")]
 
 
 def opened(journal: Path | None, contracts: Path | None = None) -> tuple[Core, Toolbox, Journal]:
-    """Open the journal that is there, and the contracts. Raises GuardError; a missing journal is not made by looking."""
+    """Open the journal that is there, and the contracts. Raises GuardError; looking makes no journal."""
     path = journal if journal is not None else journal_path()
     if not path.exists():
         raise typer.BadParameter(f"there is no journal at {path}", param_hint="--journal")

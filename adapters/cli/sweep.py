@@ -1,4 +1,4 @@
-"""`onceward sweep`: read back what is due, park what was abandoned. It starts the tool server itself, and only reads."""
+"""`onceward sweep`: read back what is due, park what was abandoned. It starts the tool server, and only reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sweep(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The tool server's command.")
     ] = None,
-    upstream: Annotated[str | None, typer.Option("--upstream", metavar="URL", help="Its HTTP endpoint instead.")] = None,
+    upstream: Annotated[str | None, typer.Option("--upstream", metavar="URL", help="Or its HTTP endpoint.")] = None,
     journal: JournalOption = None,
     scope: ScopeOption = None,
     as_json: JsonOption = False,

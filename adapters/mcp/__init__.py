@@ -1,0 +1,1 @@
+"""The MCP proxy: relays move bytes, the gate guards calls."""

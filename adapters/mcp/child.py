@@ -131,6 +131,7 @@ class ToolServer:
         self._processes: set[_Process] = set()  # also those on their way out
         self._inflight: dict[Id, Out] = {}  # sent, not answered
         self._queue: list[Out] = []  # what waits for a new process
+        self._queued = 0  # bytes of it
         self._restoring: asyncio.Task[None] | None = None
         self._restarts: deque[float] = deque()
         self._burials: set[asyncio.Task[None]] = set()
@@ -180,6 +181,7 @@ class ToolServer:
             self._not_sent(out, "the proxy is about to leave")
         elif process is not None or self._restoring is not None or out.key is not None or out.parts:
             self._queue.append(out)
+            self._queued += len(out.data)
             if self._restoring is None and process is None:
                 self._restoring = self.loop.create_task(self._restore())
             self.moved()
@@ -274,8 +276,7 @@ class ToolServer:
     @property
     def backlog(self) -> int:
         """Return how many bytes wait to be sent."""
-        waiting = sum(len(out.data) for out in self._queue)
-        return waiting + (self._process.writer.backlog if self._process is not None else 0)
+        return self._queued + (self._process.writer.backlog if self._process is not None else 0)
 
     def pause(self, paused: bool) -> None:
         """Stop reading the server, or read on."""
@@ -349,7 +350,7 @@ class ToolServer:
             if await self._handshake(process):
                 process.ready = True
                 break
-        queue, self._queue, self._restoring = self._queue, [], None
+        queue, self._queue, self._queued, self._restoring = self._queue, [], 0, None
         for out in queue:
             if problem:
                 self._not_sent(out, problem)
@@ -411,7 +412,7 @@ class ToolServer:
     def kill(self) -> None:
         """End whatever still runs, at once."""
         self._leaving = True
-        for task in self._burials:
+        for task in (*self._burials, *([self._restoring] if self._restoring is not None else [])):
             task.cancel()
         for process in self._processes:
             process.reader.close()

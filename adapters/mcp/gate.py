@@ -1,8 +1,5 @@
 """The gate: every `tools/call` that may change the world goes through a guarded call here.
 
-It reads scope and call id from what the harness sends, runs one recovery per call, puts the key where the contract says,
-and answers with one JSON-RPC response. An answer of the tool server passes as it came; everything else is a tool result
-that says what is known, because a JSON-RPC error makes harnesses send the call again.
 """
 
 from __future__ import annotations
@@ -12,11 +9,12 @@ import copy
 import json
 import sys
 import time
-from dataclasses import replace
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onceward import texts
+from onceward import people, texts
 from onceward.drive import Guard
 from onceward.errors import ArgumentsError, GuardError, JournalError
 from onceward.evidence import Act, Code, Decision, Effect, IntentState
@@ -24,6 +22,7 @@ from onceward.outcomes import Reply
 from onceward.recovery import Answer, Dispatch, Look, recover
 from onceward.tools import Tool
 
+from . import approval
 from .listing import LABEL, STATUS_TOOL, Listing
 from .status import status_result
 from .wire import Call, Upstream
@@ -104,6 +103,13 @@ class GuardGate:
             scope = self._scope_of(call)
             result = await loop.run_in_executor(None, status_result, self._guard.journal, scope, call.arguments)
             return _response(call, result)
+        secret, asked = self._guard.core.secret, call
+        answered = approval.answer_in(call, secret)
+        if answered is not None:
+            # The relay and the bookkeeping know the call as it came; the tool server must not see our question.
+            call = approval.without_answer(call)
+            if answered[1]:
+                self._approve(answered[0])
         if not self._listing.known:
             await self._list(call, upstream)
         tool = self._tool(call)
@@ -126,12 +132,21 @@ class GuardGate:
         relayed = _Relayed(self._guard, self._listing, call, upstream, stripped=label is not None)
         answer = await self._guard.run_async(recover(self._guard.core, request), request, relayed.send, relayed.look)
         if answer.intent is not None and answer.decision.act is Act.REPLAY:
-            self._answers[id(call)] = answer.intent
+            self._answers[id(asked)] = answer.intent
+        if answer.decision.code is Code.NEEDS_APPROVAL and answer.intent and not answered and approval.can_ask(call):
+            return _response(call, approval.question(call, answer.intent, secret))
         return self._answer(call, request, answer, relayed.last)
+
+    def _approve(self, intent: str) -> None:
+        with suppress(people.ResolveError):  # gone or settled meanwhile: the decision that follows says so
+            people.resolve(
+                self._guard.core, self._listing.toolbox, intent, "retry", by="client", why="approved in the client"
+            )
 
     async def _list(self, call: Call, upstream: Upstream) -> None:
         """Learn the tools before the first call of a client that did not ask for them: a contract holds only for a tool
-        that is there, and defaults are part of an identity."""
+        that is there, and defaults are part of an identity.
+        """
         cursor: Any = None
         for _ in range(_PAGES_MOST):
             params = {"cursor": cursor} if cursor is not None else {}
@@ -154,12 +169,15 @@ class GuardGate:
             if answer.fresh and answer.original is not None:
                 notice = texts.reissued_original(tool=tool.name, intent=answer.intent, original=answer.original)
             return _passed(call, last, notice)
+        if decision.act is Act.REPLAY and answer.result is None:
+            told = texts.found(tool.name, intent=answer.intent, happened_s=answer.happened_s)
+            return self._told(call, told)
         if decision.act is Act.REPLAY and answer.result is not None:
             stored = json.loads(answer.result)
             told = texts.replayed(tool=tool.name, intent=answer.intent, happened_s=answer.happened_s)
             if isinstance(stored, dict) and ("content" in stored or "structuredContent" in stored):
                 return _response(call, texts.mark_replay(stored, told))
-            return _response(call, texts.mcp_result(told, output_schema=False, is_error=False, profile=self._profile))
+            return self._told(call, told)
         refusal = last.text if last is not None and decision.code is Code.REFUSED else None
         return self._told(call, self._guard.tell(answer, tool, refusal=refusal, profile=self._profile))
 
@@ -170,13 +188,49 @@ class GuardGate:
     def _stopped(self, call: Call, code: Code, problem: str) -> bytes:
         tool = self._tool(call)
         decision = Decision(act=Act.CONFLICT if code is not Code.UNKNOWN else Act.ANSWER, code=code)
-        answer = Answer(
-            decision=decision, state=IntentState.NEW, intent=None, now_s=self._guard.journal.clock()
-        )
+        answer = Answer(decision=decision, state=IntentState.NEW, intent=None, now_s=self._guard.journal.clock())
         return self._told(call, self._guard.tell(answer, tool, refusal=problem or None, profile=self._profile))
 
     def _tool(self, call: Call) -> Tool:
         return self._listing.toolbox.tool(call.name, call.arguments)
+
+
+class ClosedGate:
+    """Stands in where the journal cannot be opened: reads pass, nothing else is sent."""
+
+    def __init__(self, listing: Listing, error: JournalError, *, profile: str = "default") -> None:
+        """Take the tool list, and why nothing can be guarded."""
+        self._listing, self._error, self._profile = listing, error, profile
+
+    def wants(self, call: Call) -> bool:
+        """Stop everything that is not a read."""
+        return self._listing.toolbox.tool(call.name, call.arguments).contract.effect is not Effect.READ
+
+    async def handle(self, call: Call, upstream: Upstream) -> bytes:
+        """Say why nothing was sent."""
+        tool = self._listing.toolbox.tool(call.name, call.arguments)
+        told = texts.tell(
+            Decision(act=Act.CONFLICT, code=self._error.code),
+            tool=tool.name,
+            intent=None,
+            state=IntentState.NEW,
+            now_s=time.time(),
+            owner=tool.contract.owner,
+            refusal=str(self._error),
+            profile=self._profile,
+        )
+        schema = self._listing.has_output_schema(call.name)
+        return _response(call, texts.mcp_result(told, output_schema=schema, profile=self._profile))
+
+    def tools(self, result: dict[str, Any]) -> dict[str, Any] | None:
+        """Show the list as a working guard would."""
+        return self._listing.shown(result)
+
+    def cancelled(self, call: Call) -> None:
+        """Nothing was sent."""
+
+    def delivered(self, call: Call) -> None:
+        """Nothing was sent."""
 
 
 class _Relayed:
@@ -218,9 +272,9 @@ class _Relayed:
     def _written(self, dispatch: Dispatch) -> tuple[dict[str, Any] | None, Mapping[str, str]]:
         place = dispatch.tool.key
         headers: dict[str, str] = {}
-        if dispatch.first and not self._stripped and dispatch.arguments == self._call.arguments:
-            if place is None or dispatch.key is None or place.where == "argument":
-                return None, headers
+        carried = place is None or dispatch.key is None or place.where == "argument"
+        if carried and dispatch.first and not self._stripped and dispatch.arguments == self._call.arguments:
+            return None, headers
         message = copy.copy(self._call.message)
         params = message["params"] = dict(self._call.params)
         params["name"] = dispatch.tool.name

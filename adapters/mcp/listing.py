@@ -28,8 +28,8 @@ _STATUS = {
     "name": STATUS_TOOL,
     "title": "Status of guarded actions",
     "description": (
-        "Says what is known of the actions of this conversation that change the world: what happened, what did not, what"
-        " is not known yet, and who is asked. Sends nothing."
+        "Says what is known of the actions of this conversation that change the world: what happened, what did not, "
+        "what is not known yet, and who is asked. Sends nothing."
     ),
     "inputSchema": {
         "type": "object",
@@ -57,7 +57,8 @@ class Listing:
         tools = result.get("tools")
         if not isinstance(tools, list):
             return None
-        self._learn([t for t in tools if isinstance(t, dict) and isinstance(t.get("name"), str)], result.get("nextCursor"))
+        named = [t for t in tools if isinstance(t, dict) and isinstance(t.get("name"), str)]
+        self._learn(named, result.get("nextCursor"))
         shown = [self._with_label(tool) for tool in tools]
         guards = any(new is not old for new, old in zip(shown, tools, strict=True))
         if "nextCursor" not in result and (guards or self._guards_any()):

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .gate import GuardGate
-    from .wire import Call
+    from .wire import Call, Gate
 
 _EPILOG = """\
 examples:
@@ -30,18 +29,18 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="onceward proxy", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__
     )
-    p.add_argument("--contracts", metavar="FILE", help="contract file of this tool server; without it nothing is declared")
-    p.add_argument("--journal", metavar="PATH", help="journal file (default: $ONCEWARD_JOURNAL or the user's state folder)")
+    p.add_argument("--contracts", metavar="FILE", help="contract file of this server; without it nothing is declared")
+    p.add_argument("--journal", metavar="PATH", help="journal file ($ONCEWARD_JOURNAL, else the user's state folder)")
     p.add_argument("--scope", metavar="S", help="scope of the calls, where the harness gives none")
     p.add_argument("--principal", metavar="P", help="whose account it is (default: the contract's, else `default`)")
     p.add_argument("--profile", default="default", choices=["default", "codex", "claude", "copilot", "hermes"])
-    p.add_argument("--patience", type=float, default=45.0, metavar="S", help="seconds after which a call is answered (45)")
+    p.add_argument("--patience", type=float, default=45.0, metavar="S", help="seconds until a call is answered (45)")
     p.add_argument(
-        "--attempt-timeout", type=float, default=30.0, metavar="S", help="seconds after which one attempt is unknown (30)"
+        "--attempt-timeout", type=float, default=30.0, metavar="S", help="seconds until one attempt is unknown (30)"
     )
     p.add_argument("--listen", metavar="HOST:PORT", help="serve Streamable HTTP here, in front of --upstream")
     p.add_argument("--upstream", metavar="URL", help="the tool server's Streamable HTTP endpoint")
-    p.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="further allowed Origin header")
+    p.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="another allowed Origin")
     p.add_argument("--allow-host", action="append", default=[], metavar="HOST", help="further allowed Host header")
     p.add_argument("command", nargs="*", metavar="COMMAND", help="the tool server's command, after --")
     return p
@@ -76,7 +75,7 @@ def _stdio(options: argparse.Namespace, command: list[str]) -> int:
 
     scope = _process_scope(options)
 
-    def ready() -> GuardGate:
+    def ready() -> Gate:
         return _gate(options, lambda call: _scope_of_stdio(call, scope))
 
     try:
@@ -128,14 +127,15 @@ def _declared_wrong() -> type[Exception]:
     return GuardError
 
 
-def _gate(options: argparse.Namespace, scope_of: Callable[[Call], str | None], *, http: bool = False) -> GuardGate:
-    """Load everything that guarding needs. Raises ContractError or JournalError."""
+def _gate(options: argparse.Namespace, scope_of: Callable[[Call], str | None], *, http: bool = False) -> Gate:
+    """Load everything that guarding needs. Raises ContractError; without a journal only reads pass."""
     from onceward.contracts.compiling import toolbox_of
     from onceward.contracts.model import ServerContracts
     from onceward.drive import Guard
+    from onceward.errors import JournalError
     from onceward.gathering import Settings
 
-    from .gate import GuardGate
+    from .gate import ClosedGate, GuardGate
     from .listing import Listing
 
     if options.contracts:
@@ -143,16 +143,21 @@ def _gate(options: argparse.Namespace, scope_of: Callable[[Call], str | None], *
     else:
         toolbox = toolbox_of(ServerContracts(version=1, server=options.upstream or "tools", tools={}))
     principal = options.principal or toolbox.contracts.principal
-    guard = Guard(
-        toolbox,
-        options.journal,
-        principal=principal or "default",
-        patience_s=options.patience,
-        settings=Settings(attempt_timeout_s=min(options.attempt_timeout, options.patience)),
-    )
+    listing = Listing(toolbox)
+    try:
+        guard = Guard(
+            toolbox,
+            options.journal,
+            principal=principal or "default",
+            patience_s=options.patience,
+            settings=Settings(attempt_timeout_s=min(options.attempt_timeout, options.patience)),
+        )
+    except JournalError as error:
+        print(f"onceward: {error}. Until then only reads pass.", file=sys.stderr, flush=True)
+        return ClosedGate(listing, error, profile=options.profile)
     return GuardGate(
         guard,
-        Listing(toolbox),
+        listing,
         scope_of=scope_of,
         call_id_of=_call_id_of,
         principal_of=_principal_by_token(guard.core.secret) if http and principal is None else lambda call: None,

@@ -49,7 +49,7 @@ def decode(line: bytes) -> Any:
             value, end = _scan(text, 0)
             if text[end:] in _ENDS:
                 return value
-        return json.loads(text)
+        return json.loads(text.removeprefix("\ufeff"))
     except StopIteration:
         return None
     except json.JSONDecodeError:

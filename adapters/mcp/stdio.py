@@ -245,10 +245,14 @@ class _Relay:
             self._withdrawn.add(key)
             return True
         call = self._calls.get(key)
-        if call is not None and self._gate is not None and not call.cancelled:
-            call.cancelled = True
-            self._gate.cancelled(call)
+        if call is not None and not call.cancelled:
+            self._withdraw(call)
         return not self._server.withdraw(key) or call is not None
+
+    def _withdraw(self, call: Call) -> None:
+        call.cancelled = True
+        assert self._gate is not None, "only a gate handles calls"
+        _tell(self._gate.cancelled, call)
 
     def _acknowledge(self, cancelled: set[Id]) -> None:
         """Tell the gate which answers arrived, now that the client sent something more."""
@@ -256,10 +260,9 @@ class _Relay:
         for call, end in answered:
             assert self._gate is not None, "only a gate answers calls"
             if call.id in cancelled:  # it crossed the answer, which the client does not look at any more
-                call.cancelled = True
-                self._gate.cancelled(call)
+                self._withdraw(call)
             elif end <= self._client.written:
-                self._gate.delivered(call)
+                _tell(self._gate.delivered, call)
             else:
                 self._answered.append((call, end))
 
@@ -409,9 +412,8 @@ class _Relay:
         if self._calls:
             await asyncio.wait(self._tasks, timeout=DRAIN_S)
         for call in self._calls.values():
-            if self._gate is not None and not call.cancelled:
-                call.cancelled = True
-                self._gate.cancelled(call)
+            if not call.cancelled:
+                self._withdraw(call)
         if self._answered and number is None and not gone:
             await asyncio.sleep(HANGUP_S)
             if _is_read(self._stdout):
@@ -421,6 +423,14 @@ class _Relay:
             await asyncio.wait(self._tasks, timeout=DRAIN_S)
         await until(lambda: self._client.backlog == 0, DRAIN_S)
         return 128 + number if number is not None else code
+
+
+def _tell(listener: Callable[[Call], None], call: Call) -> None:
+    """Tell the gate something; a message of the client must not be lost with what goes wrong there."""
+    try:
+        listener(call)
+    except Exception:  # stderr is told
+        traceback.print_exc()
 
 
 def _is_read(fd: int) -> bool:

@@ -70,13 +70,13 @@ class Upstream(Protocol):
     ) -> asyncio.Future[Reply]:
         """Send one request and return the future of its reply; the future stays open after a waiter gave up.
 
-        `message` None sends `call.raw` unchanged; otherwise the message is encoded. With `own` the request is the guard's
-        (a re-issue, a read-back): it goes out under an id of the relay's own, in the protocol era, session and `_meta`
-        envelope of `call`, the upstream is restored first where it is gone, and nothing of it reaches the client.
-        Without, it keeps the client's id, and progress notifications and server requests that belong to it reach the
-        client. `headers` are set on the HTTP request (and Mcp-Name etc. made to match). `before_send` is called right
-        before the first byte leaves; False = nothing leaves, reply kind `not_sent`. The future never raises: whatever
-        goes wrong is a Reply (`lost`, `http`, `not_sent`).
+        `message` None sends `call.raw` unchanged; otherwise the message is encoded. With `own` the request is the
+        guard's (a re-issue, a read-back): it goes out under an id of the relay's own, in the protocol era, session and
+        `_meta` envelope of `call`, the upstream is restored first where it is gone, and nothing of it reaches the
+        client. Without, it keeps the client's id, and progress notifications and server requests that belong to it
+        reach the client. `headers` are set on the HTTP request (and Mcp-Name etc. made to match). `before_send` is
+        called right before the first byte leaves; False = nothing leaves, reply kind `not_sent`. The future never
+        raises: whatever goes wrong is a Reply (`lost`, `http`, `not_sent`).
         """
         ...
 
@@ -93,7 +93,7 @@ class Gate(Protocol):
         ...
 
     def tools(self, result: dict[str, Any]) -> dict[str, Any] | None:
-        """See a `tools/list` result on its way to the client; return what to send instead, or None to leave its bytes."""
+        """See a `tools/list` result on its way to the client; return what to send instead, None to leave its bytes."""
         ...
 
     def cancelled(self, call: Call) -> None:
@@ -102,5 +102,6 @@ class Gate(Protocol):
 
     def delivered(self, call: Call) -> None:
         """Learn that the answer of a handled call was written in full, the client did not cancel it, and sent something
-        later or closed in good order."""
+        later or closed in good order.
+        """
         ...

@@ -213,7 +213,7 @@ class Journal(ABC):
 
     @abstractmethod
     def later(self, work: Callable[[Store], Any]) -> None:
-        """Run a step with the next commit, at the latest on `close`: for notes that need no answer (acknowledgements)."""
+        """Run a step with the next commit, at the latest on `close`: for notes that need no answer."""
 
     @abstractmethod
     def clock(self) -> float:

@@ -157,7 +157,9 @@ class SQLiteJournal(Journal):
         limit: int | None = None,
     ) -> Iterator[IntentRow]:
         """Yield intents newest first, in pages, so that a long list keeps no begin waiting."""
-        where, values = ["seq < ?"], []
+        # A plus keeps the planner from walking the whole table in order, where a small index holds all that is asked.
+        seq = "+seq" if held or unsettled else "seq"
+        where, values = [f"{seq} < ?"], []
         if scope is not None:
             where.append("scope = ?")
             values.append(scope)
@@ -173,7 +175,7 @@ class SQLiteJournal(Journal):
         if since_s is not None:
             where.append("created_s >= ?")
             values.append(since_s)  # type: ignore[arg-type]  # parameters are text or numbers
-        sql = f"{SELECT_INTENT} WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT {_PAGE}"
+        sql = f"{SELECT_INTENT} WHERE {' AND '.join(where)} ORDER BY {seq} DESC LIMIT {_PAGE}"
         for number, row in enumerate(self._pages(sql, 2**62, tuple(values))):
             if number == limit:
                 return

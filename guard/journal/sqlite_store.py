@@ -72,6 +72,12 @@ INSERT_ATTEMPT = (
     f"INSERT INTO attempts (intent, {', '.join(ATTEMPT)}) VALUES ({', '.join('?' * (len(ATTEMPT) + 1))})"
     " ON CONFLICT DO NOTHING"
 )
+# Built once: a new string of this length would be hashed on every call to find its prepared statement.
+_BY_BASE = f"{SELECT_INTENT} WHERE base = ? ORDER BY epoch DESC LIMIT 1"
+_BY_ID = f"{SELECT_INTENT} WHERE id = ?"
+_BY_CALL = f"{SELECT_INTENT} WHERE seq = (SELECT intent FROM attempts WHERE call_id = ? ORDER BY intent DESC LIMIT 1)"
+_OPEN_OF = f"{SELECT_INTENT} WHERE identity = ? AND open = 1 ORDER BY seq"
+_OPEN_OF_KIND = f"{SELECT_INTENT} WHERE kind = ? AND open = 1 ORDER BY seq"
 _SELECT_ATTEMPTS = f"SELECT {', '.join(ATTEMPT)} FROM attempts WHERE intent = ? ORDER BY number"
 _SELECT_ATTEMPT = f"SELECT {', '.join(ATTEMPT)} FROM attempts WHERE intent = ? AND number = ?"
 
@@ -205,22 +211,22 @@ class SQLiteStore(Store):
 
     def latest(self, base: str) -> IntentRow | None:
         """Read the last entry of the index over base and epoch."""
-        return self._intent(f"{SELECT_INTENT} WHERE base = ? ORDER BY epoch DESC LIMIT 1", (base,))
+        return self._intent(_BY_BASE, (base,))
 
     def intent(self, id: str) -> IntentRow | None:
         """Read one row by its id."""
-        return self._intent(f"{SELECT_INTENT} WHERE id = ?", (id,))
+        return self._intent(_BY_ID, (id,))
 
     def open_of(self, identity: str) -> Sequence[IntentRow]:
         """Read through the index of the open rows."""
-        found = self.execute(f"{SELECT_INTENT} WHERE identity = ? AND open = 1 ORDER BY seq", (identity,)).fetchall()
+        found = self.execute(_OPEN_OF, (identity,)).fetchall()
         return [self._seen(values) for values in found]
 
     def open_of_kind(self, kind: str) -> Sequence[IntentRow]:
         """Read by walking the index of the open rows."""
         # Only tools without a declared identity ask. They walk the index of the open ones, which are few, so that no
         # other call pays for one more page.
-        found = self.execute(f"{SELECT_INTENT} WHERE kind = ? AND open = 1 ORDER BY seq", (kind,)).fetchall()
+        found = self.execute(_OPEN_OF_KIND, (kind,)).fetchall()
         return [self._seen(values) for values in found]
 
     def later_on(self, resource: str, after_s: float, identity: str) -> bool:
@@ -244,8 +250,7 @@ class SQLiteStore(Store):
 
     def by_call(self, call_id: str) -> IntentRow | None:
         """Read the last entry of the index over the harness calls."""
-        sql = "SELECT intent FROM attempts WHERE call_id = ? ORDER BY intent DESC LIMIT 1"
-        return self._intent(f"{SELECT_INTENT} WHERE seq = ({sql})", (call_id,))
+        return self._intent(_BY_CALL, (call_id,))
 
     def put_intent(self, row: IntentRow, *, new: bool = False) -> None:
         """Insert, or set the columns that differ from what this transaction read."""

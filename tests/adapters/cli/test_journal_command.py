@@ -4,6 +4,7 @@ import json
 from contextlib import closing
 
 import pytest
+
 from onceward.adapters.cli import main
 from onceward.evidence import AttemptState, Code, IntentState
 from onceward.journal import open_journal

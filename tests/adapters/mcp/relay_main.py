@@ -1,8 +1,8 @@
 """The stdio relay with a gate that records what it is told, as a process for tests: `relay_main.py OPTIONS COMMAND...`.
 
 OPTIONS is JSON: `wants` (tool names), `events` (a file that gets a line per event), `gate_after` (a file: the gate is
-ready once it exists), `broken` (the gate cannot be loaded), `cap`, `tools` (what to add to tool lists). How a wanted call
-is handled is in its argument `how`.
+ready once it exists), `broken` (the gate cannot be loaded), `cap`, `tools` (what to add to tool lists). How a wanted
+call is handled is in its argument `how`.
 """
 
 from __future__ import annotations

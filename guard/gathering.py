@@ -32,9 +32,6 @@ from .identity import Names, compare, similar
 from .journal.base import AttemptRow, IntentRow, Journal, Store
 from .tools import Tool
 
-_SAID_NO = frozenset({AttemptState.REFUSED, AttemptState.RATE_LIMITED, AttemptState.NEVER_SENT})
-
-
 @dataclass(slots=True, kw_only=True)
 class Request:
     """One guarded call, as it is asked."""
@@ -72,10 +69,9 @@ def attempt_evidence(journal: Journal, row: AttemptRow, request: Request | None,
     live = state is AttemptState.SENDING and journal.alive(row, now_s)
     if state is AttemptState.SENDING and not live:
         state = AttemptState.UNKNOWN
-    own = request is not None and row.call == request.call
-    if request is not None and request.call_id is not None and row.call_id == request.call_id:
-        # The harness sends a refused call again on purpose (a new token, a rested limit): that is a later call.
-        own = own or state not in _SAID_NO
+    own = request is not None and (
+        row.call == request.call or (request.call_id is not None and row.call_id == request.call_id)
+    )
     return Attempt(
         number=row.number,
         generation=row.generation,

@@ -7,19 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .journal import open_journal
+from .journal import default_path, open_journal
 from .journal.base import Journal
 from .keys import Secret, load_secret
 from .toolbox import Toolbox
-
-
-def journal_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where the journal is: ONCEWARD_JOURNAL, else the user's state folder."""
-    given = environ.get("ONCEWARD_JOURNAL")
-    if given:
-        return Path(given)
-    state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "onceward" / "journal.db"
 
 
 def secret_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -36,7 +27,7 @@ def open_all(contracts: Any, journal: Any, secret: bytes | None = None) -> tuple
     toolbox = contracts if isinstance(contracts, Toolbox) else _toolbox(contracts)
     if isinstance(journal, Journal):
         return toolbox, journal, secret if secret is not None else load_secret(secret_path()).bytes
-    path = Path(journal) if journal is not None else journal_path()
+    path = Path(journal) if journal is not None else default_path()
     kept = Secret(secret) if secret is not None else load_secret(secret_path())
     beside = None if secret is not None else secret_path()
     return toolbox, open_journal(path, secret=kept, secret_path=beside), kept.bytes

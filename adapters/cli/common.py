@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from onceward.gathering import Settings
-from onceward.journal import Journal
-from onceward.opening import journal_path, open_all
+from onceward.journal import Journal, default_path
+from onceward.opening import open_all
 from onceward.recovery import Core
 from onceward.toolbox import StaticToolbox, Toolbox
 
@@ -24,7 +24,7 @@ ScopeOption = Annotated[str | None, typer.Option("--scope", metavar="S", help="O
 
 def opened(journal: Path | None, contracts: Path | None = None) -> tuple[Core, Toolbox, Journal]:
     """Open the journal that is there, and the contracts. Raises GuardError; looking makes no journal."""
-    path = journal if journal is not None else journal_path()
+    path = journal if journal is not None else default_path()
     if not path.exists():
         raise typer.BadParameter(f"there is no journal at {path}", param_hint="--journal")
     toolbox, open_one, secret = open_all(contracts if contracts is not None else StaticToolbox(), path)

@@ -1,5 +1,8 @@
 """The gate: every `tools/call` that may change the world goes through a guarded call here.
 
+It reads scope and call id from what the harness sends, runs one recovery per call, puts the key where the contract
+says, and answers with one JSON-RPC response. An answer of the tool server passes as it came; everything else is a tool
+result that says what is known, because a JSON-RPC error makes harnesses send the call again.
 """
 
 from __future__ import annotations

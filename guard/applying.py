@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .recovery import Core, Dispatch
 
 _ERROR_MOST = 8_192  #: bytes of an error that are kept to know it again when it is replayed
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _AGAIN_S = (0.2, 8.0)  #: back-off after an unknown: first, and at most; doubles, with jitter
 
 
@@ -57,6 +58,7 @@ def begin(
     attempts: Sequence[AttemptRow],
     decision: Decision,
     epoch: int,
+    version: int | None = None,
 ) -> Dispatch:
     """Make an attempt durable and return what may leave. The identity's version moves: one of two racers wins."""
     from .recovery import Dispatch
@@ -65,7 +67,7 @@ def begin(
     new = row is None
     if row is None:
         row = _new_row(core, store, request, epoch)
-    store.swap(row.identity, store.version(row.identity))
+    store.swap(row.identity, store.version(row.identity) if version is None else version)
     own = new or decision.act is Act.SEND
     changed = False
     if decision.act is Act.SEND:
@@ -132,7 +134,6 @@ def record_outcome(
     attempt: AttemptRow,
     verdict: Verdict,
     reply: Reply,
-    random: Random | None = None,
 ) -> None:
     """Record what a reply says of its attempt. A late reply, or one of a fenced holder, is evidence like any other."""
     now_s = store.now_s
@@ -152,7 +153,7 @@ def record_outcome(
         if error is not None and len(error) <= _ERROR_MOST:
             detail["error"] = error.decode("utf-8", "surrogateescape")
         if state is not AttemptState.ACCEPTED:
-            wait_s = verdict.retry_after_s or _again_s(attempt.number, random)
+            wait_s = verdict.retry_after_s or _again_s(row, attempt.number)
             row.facts = {**row.facts, "not_before_s": now_s + wait_s}
     attempt.state, attempt.ended_s, attempt.detail = state, now_s, detail
     store.put_attempt(attempt)
@@ -172,7 +173,7 @@ def record_outcome(
 
 
 def record_finding(
-    core: Core, store: Store, tool: Tool, row: IntentRow, finding: Finding, started_s: float, random: Random
+    core: Core, store: Store, tool: Tool, row: IntentRow, finding: Finding, started_s: float
 ) -> None:
     """Record what a read-back showed."""
     facts = dict(row.facts)
@@ -189,21 +190,21 @@ def record_finding(
         facts["seen"] = sorted({*facts.get("seen", ()), *finding.seen})
     if not store.attempts(row.id) and finding.found is not Found.INCONCLUSIVE:
         facts["baseline"] = finding.matches
-    facts["not_before_s"] = store.now_s + _again_s(reads, random)
+    facts["not_before_s"] = store.now_s + _again_s(row, reads)
     row.facts = facts
     store.event(row.id, "guard", "read_back", finding.why, found=finding.found.value, matches=finding.matches)
     refold(core, store, tool, row)
 
 
 def record_status(
-    core: Core, store: Store, tool: Tool, row: IntentRow, status: Progress | None, random: Random
+    core: Core, store: Store, tool: Tool, row: IntentRow, status: Progress | None
 ) -> None:
     """Record what a status read of an accepted request showed."""
     facts = dict(row.facts)
     polls = facts["polls"] = facts.get("polls", 0) + 1
     if status is not None:
         facts["progress"] = status.value
-    facts["not_before_s"] = store.now_s + _again_s(polls, random)
+    facts["not_before_s"] = store.now_s + _again_s(row, polls)
     row.facts = facts
     store.event(row.id, "guard", "status", status.value if status else "unreadable")
     store.put_intent(row)
@@ -268,11 +269,7 @@ def still_open(row: IntentRow) -> bool:
 
 def acknowledge(store: Store, intent: str) -> None:
     """Note that the answer of an intent reached a live caller."""
-    row = store.intent(intent)
-    if row is not None and not row.acknowledged and row.state is IntentState.HAPPENED:
-        row.acknowledged = True
-        row.open = still_open(row)
-        store.put_intent(row)
+    store.acknowledge(intent)
 
 
 def _straggles(store: Store, row: IntentRow, happened: AttemptRow) -> bool:
@@ -335,7 +332,7 @@ def _take_new_terms(core: Core, row: IntentRow, request: Request) -> None:
 def _clean(core: Core, request: Request) -> tuple[str, bool]:
     """Return the arguments as they are stored."""
     if not request.tool.redact:
-        return json.dumps(request.arguments, ensure_ascii=False, separators=(",", ":")), False
+        return _encode(request.arguments), False
     return json.dumps(redact(request.arguments, request.tool.redact, core.secret), ensure_ascii=False), True
 
 
@@ -370,7 +367,7 @@ def _stored(core: Core, tool: Tool, reply: Reply) -> str | None:
     if tool.redact and isinstance(body, dict):
         body = redact(body, tool.redact, core.secret)
     try:
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        text = _encode(body)
     except (TypeError, ValueError):
         text = json.dumps({"dev.onceward/unstorable": type(body).__name__})
     if len(text) <= core.settings.result_limit:
@@ -379,7 +376,8 @@ def _stored(core: Core, tool: Tool, reply: Reply) -> str | None:
     return json.dumps({"dev.onceward/digest": digest, "bytes": len(text)})
 
 
-def _again_s(number: int, random: Random | None) -> float:
+def _again_s(row: IntentRow, number: int) -> float:
+    """Return the back-off after the n-th try: exponential, with a jitter that a replay of the same rows repeats."""
     first_s, most_s = _AGAIN_S
     base_s: float = min(first_s * 2.0 ** min(number - 1, 20), most_s)
-    return base_s * (0.5 + (random.random() if random is not None else 0.5))
+    return base_s * (0.5 + Random(f"{row.id}:{number}").random())

@@ -326,6 +326,8 @@ def unresolved(contract: Contract, evidence: Evidence) -> tuple[Attempt, ...]:
     Absence clears an attempt only when the read that showed it began strictly after that attempt could last commit and
     its effect could last be hidden. What a service accepted is cleared by its status alone.
     """
+    if not evidence.attempts:
+        return ()
     hidden_s = _sum(contract.in_flight_s, contract.read_back.lag_s if contract.read_back else None)
     asserted_s = -inf if evidence.asserted_absent_s is None else evidence.asserted_absent_s
     absent_s = -inf if evidence.absent_s is None else evidence.absent_s

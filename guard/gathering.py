@@ -139,9 +139,7 @@ def gather(
     )
 
 
-def others_of(
-    store: Store, journal: Journal, request: Request, row: IntentRow | None, settings: Settings
-) -> list[Other]:
+def others_of(store: Store, journal: Journal, request: Request, row: IntentRow | None) -> list[Other]:
     """Return the other intents that this call must mind, unsettled ones first."""
     tool, names = request.tool, request.names
     undeclared = tool.contract.effect is Effect.UNDECLARED
@@ -151,12 +149,12 @@ def others_of(
             continue
         if undeclared and other.scope != request.scope:
             continue
-        found.append(_other(store, journal, request, other, settings, similar_only=False))
+        found.append(_other(store, journal, request, other, similar_only=False))
     if not undeclared and tool.rules.identity is None:
         arguments = request.arguments
         for other in store.open_of_kind(names.kind):
             if other.identity != names.identity and similar(json.loads(other.request), arguments):
-                found.append(_other(store, journal, request, other, settings, similar_only=True))
+                found.append(_other(store, journal, request, other, similar_only=True))
     found.sort(key=lambda o: not o.state.unsettled)
     return found
 
@@ -182,9 +180,7 @@ def payload_of(row: IntentRow, request: Request) -> Payload:
     return compare(json.loads(row.request), request.arguments, request.tool.rules)
 
 
-def _other(
-    store: Store, journal: Journal, request: Request, row: IntentRow, settings: Settings, *, similar_only: bool
-) -> Other:
+def _other(store: Store, journal: Journal, request: Request, row: IntentRow, *, similar_only: bool) -> Other:
     tool = request.tools(row.tool) or request.tool
     state, until_s = state_of(store, journal, tool.contract, row, store.now_s)
     window_s = row.facts.get("window_s", 86_400.0)

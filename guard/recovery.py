@@ -15,12 +15,11 @@ import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from math import inf
-from random import Random
 from typing import Any
 
 from . import applying, gathering, reading
 from .decision import decide
-from .evidence import Act, AttemptState, Code, Decision, IntentState, Payload, fold
+from .evidence import Act, AttemptState, Code, Decision, Effect, IntentState, Payload, fold
 from .gathering import Request, Settings
 from .identity import intent_id
 from .journal.base import AttemptRow, IntentRow, Journal, Store
@@ -146,9 +145,8 @@ def recover(core: Core, request: Request) -> Generator[Command, Any, Answer]:
     news: _News | None = None
     looked = False
     poll_s = _POLL_S[0]
-    random = Random(request.call)
     while True:
-        plan: _Plan = yield Step(_stepper(core, request, news, random))
+        plan: _Plan = yield Step(_stepper(core, request, news))
         news = None
         decision = plan.decision
         if decision.act is Act.SEND or decision.act is Act.REISSUE or decision.act is Act.SEND_MISSING:
@@ -230,16 +228,16 @@ def _finisher(core: Core, request: Request, news: _News) -> Callable[[Store], An
     return work
 
 
-def _stepper(core: Core, request: Request, news: _News | None, random: Random) -> Callable[[Store], _Plan]:
+def _stepper(core: Core, request: Request, news: _News | None) -> Callable[[Store], _Plan]:
     def work(store: Store) -> _Plan:
         if news is not None:
-            _record(core, store, request, news, random)
-        return _plan(core, store, request, news)
+            _record(core, store, request, news)
+        return _plan(core, store, request)
 
     return work
 
 
-def _record(core: Core, store: Store, request: Request, news: _News, random: Random) -> None:
+def _record(core: Core, store: Store, request: Request, news: _News) -> None:
     if news.intent is None:
         return
     row = store.intent(news.intent)
@@ -247,19 +245,22 @@ def _record(core: Core, store: Store, request: Request, news: _News, random: Ran
         return
     tool = request.tools(row.tool) or request.tool
     if news.dispatch is not None and news.verdict is not None and news.reply is not None:
-        applying.record_outcome(core, store, tool, row, news.dispatch.attempt, news.verdict, news.reply, random)
+        applying.record_outcome(core, store, tool, row, news.dispatch.attempt, news.verdict, news.reply)
     elif news.finding is not None:
-        applying.record_finding(core, store, tool, row, news.finding, news.started_s, random)
+        applying.record_finding(core, store, tool, row, news.finding, news.started_s)
     elif news.looked == "status":
-        applying.record_status(core, store, tool, row, news.status, random)
+        applying.record_status(core, store, tool, row, news.status)
 
 
-def _plan(core: Core, store: Store, request: Request, news: _News | None) -> _Plan:
+def _plan(core: Core, store: Store, request: Request) -> _Plan:
     """Decide within one step until there is something to do, or to say."""
-    row, fresh_epoch = _own_row(store, request)
+    # An identity that was never seen has no intents to read, except where the text alone may name an effect.
+    known = request.intent is not None or store.version(request.names.identity) > 0
+    known = known or (request.tool.rules.identity is None and request.tool.contract.effect is not Effect.UNDECLARED)
+    row, fresh_epoch = _own_row(store, request) if known else (None, 0)
     for _ in range(100):
         attempts = store.attempts(row.id) if row is not None else ()
-        others = gathering.others_of(store, core.journal, request, row, core.settings) if request.waiting else []
+        others = gathering.others_of(store, core.journal, request, row) if known and request.waiting else ()
         evidence = gathering.gather(store, core.journal, request, row, attempts, core.settings, others=others)
         decision = decide(request.tool.contract, evidence, store.now_s)
         state = fold(request.tool.contract, evidence)

@@ -180,6 +180,14 @@ class Store(ABC):
     def put_attempt(self, row: AttemptRow, *, new: bool = False) -> None:
         """Insert (`new`) or update an attempt; an insert of an existing number raises `Raced`."""
 
+    def acknowledge(self, intent: str) -> None:
+        """Note that the answer of an intent that happened reached a live caller."""
+        row = self.intent(intent)
+        if row is not None and not row.acknowledged and row.state is IntentState.HAPPENED:
+            row.acknowledged = True
+            row.open = bool(row.facts.get("straggles"))
+            self.put_intent(row)
+
     @abstractmethod
     def event(self, intent: str | None, who: str, what: str, why: str, **data: Any) -> None:
         """Append to the history, at `now_s`."""

@@ -79,7 +79,12 @@ _BY_CALL = f"{SELECT_INTENT} WHERE seq = (SELECT intent FROM attempts WHERE call
 _OPEN_OF = f"{SELECT_INTENT} WHERE identity = ? AND open = 1 ORDER BY seq"
 _OPEN_OF_KIND = f"{SELECT_INTENT} WHERE kind = ? AND open = 1 ORDER BY seq"
 _SELECT_ATTEMPTS = f"SELECT {', '.join(ATTEMPT)} FROM attempts WHERE intent = ? ORDER BY number"
-_SELECT_ATTEMPT = f"SELECT {', '.join(ATTEMPT)} FROM attempts WHERE intent = ? AND number = ?"
+_END_ATTEMPT = "UPDATE attempts SET ended_s = ?, state = ?, detail = ? WHERE intent = ? AND number = ?"
+
+_ACKNOWLEDGE = (
+    "UPDATE intents SET acknowledged = 1, open = (facts LIKE '%\"straggles\":true%')"
+    " WHERE id = ? AND acknowledged = 0 AND state = 'happened'"
+)
 
 _intent_plain = attrgetter(*_INTENT_PLAIN)
 _attempt_plain = attrgetter(*_ATTEMPT_PLAIN)
@@ -282,13 +287,18 @@ class SQLiteStore(Store):
         else:
             old = self._attempts.get((row.intent, row.number))
             if old is None:
-                old = self.execute(_SELECT_ATTEMPT, (seq, row.number)).fetchone()
-                if old is None:
+                # How it ended is all that ever changes, except the lease, which the heartbeat alone extends.
+                if self.execute(_END_ATTEMPT, (row.ended_s, *values[-2:], seq, row.number)).rowcount != 1:
                     raise Raced(f"attempt {row.number} of intent {row.intent} is gone")
-            self._update("attempts", ATTEMPT, old, values, (seq, row.number))
+            else:
+                self._update("attempts", ATTEMPT, old, values, (seq, row.number))
         self._attempts[row.intent, row.number] = values
         if row.holder == self._holder:
             self.leases.append((row.intent, row.number, row.state is AttemptState.SENDING))
+
+    def acknowledge(self, intent: str) -> None:
+        """Set two columns in one statement."""
+        self.execute(_ACKNOWLEDGE, (intent,))
 
     def event(self, intent: str | None, who: str, what: str, why: str, **data: Any) -> None:
         """Append a row; a trigger keeps it from being rewritten."""

@@ -46,6 +46,7 @@ _AGAIN_S = (0.2, 8.0)  #: back-off after an unknown: first, and at most; doubles
 def create(core: Core, store: Store, request: Request, epoch: int) -> IntentRow:
     """Insert a new intent that nothing was sent for yet."""
     row = _new_row(core, store, request, epoch)
+    store.swap(row.identity, store.version(row.identity))  # an identity at version 0 counts as one without intents
     store.put_intent(row, new=True)
     return row
 
@@ -140,6 +141,8 @@ def record_outcome(
     state = verdict.state
     if state is not AttemptState.HAPPENED:
         stored = next((a for a in store.attempts(row.id) if a.number == attempt.number), None)
+        if stored is not None and stored.ended_s is not None and stored.state is state:
+            return  # nothing new: what was recorded first says more than what came after it
         state = stronger(stored.state, state) if stored is not None else state
     detail: dict[str, Any] = {"why": verdict.why}
     if state is not AttemptState.HAPPENED:
@@ -159,8 +162,7 @@ def record_outcome(
     store.put_attempt(attempt)
     if verdict.state is AttemptState.HAPPENED:
         _release(store, row, "the service answered")
-        if tool.contract.effect is Effect.IDEMPOTENT and _straggles(store, row, attempt):
-            row.facts = {**row.facts, "straggles": True}
+        _keep_open(store, tool, row)
         row.result = _stored(core, tool, reply)
         row.state, row.settled_s = IntentState.HAPPENED, now_s
         row.open = still_open(row)
@@ -172,9 +174,7 @@ def record_outcome(
     refold(core, store, tool, row)
 
 
-def record_finding(
-    core: Core, store: Store, tool: Tool, row: IntentRow, finding: Finding, started_s: float
-) -> None:
+def record_finding(core: Core, store: Store, tool: Tool, row: IntentRow, finding: Finding, started_s: float) -> None:
     """Record what a read-back showed."""
     facts = dict(row.facts)
     facts["read"] = {
@@ -189,16 +189,15 @@ def record_finding(
     if finding.seen:
         facts["seen"] = sorted({*facts.get("seen", ()), *finding.seen})
     if not store.attempts(row.id) and finding.found is not Found.INCONCLUSIVE:
-        facts["baseline"] = finding.matches
+        facts["baseline"], facts["baseline_s"] = finding.matches, started_s
+        _close_counted(store, tool, row, started_s)
     facts["not_before_s"] = store.now_s + _again_s(row, reads)
     row.facts = facts
     store.event(row.id, "guard", "read_back", finding.why, found=finding.found.value, matches=finding.matches)
     refold(core, store, tool, row)
 
 
-def record_status(
-    core: Core, store: Store, tool: Tool, row: IntentRow, status: Progress | None
-) -> None:
+def record_status(core: Core, store: Store, tool: Tool, row: IntentRow, status: Progress | None) -> None:
     """Record what a status read of an accepted request showed."""
     facts = dict(row.facts)
     polls = facts["polls"] = facts.get("polls", 0) + 1
@@ -237,6 +236,7 @@ def hold(
     new = row is None
     if row is None:
         row = _new_row(core, store, request, epoch)
+        store.swap(row.identity, store.version(row.identity))
     if row.code is not decision.code:
         row.code, row.owner = decision.code, decision.owner
         row.facts = {**row.facts, "held_s": store.now_s}
@@ -255,6 +255,8 @@ def refold(core: Core, store: Store, tool: Tool, row: IntentRow) -> None:
         if row.settled_s is None:
             row.settled_s = store.now_s
         _release(store, row, f"the evidence says {state.value}")
+    if state is IntentState.HAPPENED:
+        _keep_open(store, tool, row)
     row.state = state
     row.open = still_open(row)
     store.put_intent(row)
@@ -272,9 +274,24 @@ def acknowledge(store: Store, intent: str) -> None:
     store.acknowledge(intent)
 
 
-def _straggles(store: Store, row: IntentRow, happened: AttemptRow) -> bool:
-    """Tell whether another attempt may still land, after the one that happened."""
-    return any(a.number != happened.number and a.state.may_commit for a in store.attempts(row.id))
+def _keep_open(store: Store, tool: Tool, row: IntentRow) -> None:
+    """Keep an intent that happened before the others' eyes: a copy of it may still land, or their count may miss it."""
+    counted = tool.read is not None and tool.read.baseline
+    idempotent = tool.contract.effect is Effect.IDEMPOTENT
+    if counted or (idempotent and any(a.state.may_commit for a in store.attempts(row.id))):
+        row.facts = {**row.facts, "straggles": True}
+
+
+def _close_counted(store: Store, tool: Tool, row: IntentRow, started_s: float) -> None:
+    """Forget what a baseline that started after its lag shows for certain."""
+    lag_s = tool.contract.read_back.lag_s if tool.contract.read_back else None
+    if lag_s is None or tool.contract.effect is Effect.IDEMPOTENT:
+        return
+    for other in store.open_of(row.identity):
+        if other.id != row.id and other.settled_s is not None and other.settled_s + lag_s < started_s:
+            other.facts = {name: value for name, value in other.facts.items() if name != "straggles"}
+            other.open = still_open(other)
+            store.put_intent(other)
 
 
 def _release(store: Store, row: IntentRow, why: str) -> None:

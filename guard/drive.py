@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +31,7 @@ from . import applying, texts
 from .errors import Conflict, GuardError, Held, JournalError, Refused, Stopped, Unknown
 from .evidence import Act, AttemptState, Code, Decision, Effect, IntentState
 from .gathering import Request, Settings
-from .identity import name_call
+from .identity import Rules, name_call
 from .journal.base import Journal, Store
 from .outcomes import Reply, from_exception
 from .recovery import Answer, Command, Core, Dispatch, Look, Pause, Send, Step, recover, verdict_of
@@ -135,6 +135,19 @@ class Guard:
             label=label,
             rules=tool.rules,
         )
+        if key is not None:
+            # The service knows a key whatever comes with it, so a caller's key names one intent: with other arguments
+            # it is that intent under other terms, and never one of its own.
+            by_key = name_call(
+                principal=principal,
+                scope=scoped,
+                server=tool.server,
+                kind=tool.effect_name,
+                arguments={},
+                label=f"key:{key}",
+                rules=Rules(),
+            )
+            names = replace(names, base=by_key.base)
         if call_id is not None:
             same = json.dumps([scope, principal, tool.server, tool.name, call_id, names.arguments])
             call_id = hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()

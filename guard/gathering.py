@@ -27,10 +27,12 @@ from .evidence import (
     Read,
     commits_until_s,
     fold,
+    unresolved,
 )
 from .identity import Names, compare, similar
 from .journal.base import AttemptRow, IntentRow, Journal, Store
 from .tools import Tool
+
 
 @dataclass(slots=True, kw_only=True)
 class Request:
@@ -163,12 +165,21 @@ def state_of(
     store: Store, journal: Journal, contract: Contract, row: IntentRow, now_s: float
 ) -> tuple[IntentState, float]:
     """Fold a row as it stands now: its state, and until when an attempt of it may still commit."""
+    evidence = _own_evidence(store, journal, row, now_s)
+    return fold(contract, evidence), commits_until_s(contract, evidence)
+
+
+def unresolved_of(
+    store: Store, journal: Journal, contract: Contract, row: IntentRow, now_s: float
+) -> tuple[Attempt, ...]:
+    """Return the attempts of a row that may have taken effect, or may still do so."""
+    return unresolved(contract, _own_evidence(store, journal, row, now_s))
+
+
+def _own_evidence(store: Store, journal: Journal, row: IntentRow, now_s: float) -> Evidence:
     attempts = tuple(attempt_evidence(journal, a, None, now_s) for a in store.attempts(row.id))
     facts = row.facts
-    evidence = Evidence(
-        attempts=attempts, absent_s=facts.get("absent_s"), asserted_absent_s=facts.get("asserted_absent_s")
-    )
-    return fold(contract, evidence), commits_until_s(contract, evidence)
+    return Evidence(attempts=attempts, absent_s=facts.get("absent_s"), asserted_absent_s=facts.get("asserted_absent_s"))
 
 
 def payload_of(row: IntentRow, request: Request) -> Payload:

@@ -33,7 +33,7 @@ class Question:
     reference: str
     begun_s: float | None  #: begin of the first attempt; None before it
     baseline: int | None  #: matches before the first attempt
-    owned: int  #: matches that other intents of the identity account for
+    owned: int  #: matches that may be those of other intents of the identity
     items: Sequence[Any] | None = None  #: the items of a batch
 
 
@@ -120,9 +120,11 @@ def judge(question: Question, items: list[Any] | None, *, whole: bool) -> Findin
         return _verdict(question, len(ours), len(ours), len(matching), whole, "carries the reference")
     if plan.created is not None:
         return _judge_created(question, plan, matching, whole)
+    count = len(matching)
+    if question.begun_s is None and (whole or not plan.baseline):
+        return _verdict(question, count, count, count, whole, "a match before anything was sent")
     if question.baseline is not None:
-        count = len(matching) - question.baseline - question.owned
-        return _verdict(question, count, count, len(matching), whole, "more matches than accounted for")
+        return _less_owned(question, count - question.baseline, count, whole, "more matches than accounted for")
     if matching:
         return Finding(found=Found.INCONCLUSIVE, matches=len(matching), why="a match, but nothing says whose it is")
     return _verdict(question, 0, 0, 0, whole, "")
@@ -141,11 +143,17 @@ def _judge_created(question: Question, plan: ReadPlan, matching: list[Any], whol
             sure += 1
         elif created >= question.begun_s - SKEW_S:
             unclear += 1
-    sure -= min(sure, question.owned)
-    if unclear and not sure:
+    if unclear and sure <= question.owned:
         why = "a match of about the time of the first attempt"
         return Finding(found=Found.INCONCLUSIVE, matches=len(matching), why=why)
-    return _verdict(question, sure, sure, len(matching), whole, "created since the first attempt")
+    return _less_owned(question, sure, len(matching), whole, "created since the first attempt")
+
+
+def _less_owned(question: Question, count: int, matches: int, whole: bool, why: str) -> Finding:
+    """Take off what may be another intent's; what then is nobody's for sure proves neither way."""
+    if 0 < count <= question.owned:
+        return Finding(found=Found.INCONCLUSIVE, matches=matches, why="a match that may be another intent's")
+    return _verdict(question, count - question.owned, count - question.owned, matches, whole, why)
 
 
 def _judge_batch(question: Question, items: list[Any], *, whole: bool) -> Finding:
@@ -161,7 +169,7 @@ def _judge_batch(question: Question, items: list[Any], *, whole: bool) -> Findin
                 seen.append(position)
                 break
     expected = len(question.items)
-    if seen and plan.created is None and question.baseline != 0:
+    if seen and plan.created is None and question.begun_s is not None and question.baseline != 0:
         return Finding(found=Found.INCONCLUSIVE, matches=len(seen), why="matches, but nothing says whose they are")
     if len(seen) == expected:
         return Finding(found=Found.FOUND, count=expected, matches=len(seen), expected=expected, seen=tuple(seen))

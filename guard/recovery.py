@@ -255,9 +255,11 @@ def _record(core: Core, store: Store, request: Request, news: _News) -> None:
 def _plan(core: Core, store: Store, request: Request) -> _Plan:
     """Decide within one step until there is something to do, or to say."""
     # An identity that was never seen has no intents to read, except where the text alone may name an effect.
-    known = request.intent is not None or store.version(request.names.identity) > 0
+    # A key that the caller supplied may have come before with other arguments, so under another identity.
+    known = request.intent is not None or request.key is not None or store.version(request.names.identity) > 0
     known = known or (request.tool.rules.identity is None and request.tool.contract.effect is not Effect.UNDECLARED)
     row, fresh_epoch = _own_row(store, request) if known else (None, 0)
+    earlier: str | None = None
     for _ in range(100):
         attempts = store.attempts(row.id) if row is not None else ()
         others = gathering.others_of(store, core.journal, request, row) if known and request.waiting else ()
@@ -266,6 +268,7 @@ def _plan(core: Core, store: Store, request: Request) -> _Plan:
         state = fold(request.tool.contract, evidence)
         plan = _Plan(decision=decision, row=row, now_s=store.now_s, state=state, tool=request.tool)
         if decision.act is Act.NEW_EPOCH:
+            earlier = row.id if row is not None and state is IntentState.HAPPENED else None
             fresh_epoch, row = (row.epoch + 1 if row is not None else fresh_epoch), None
         elif decision.act is Act.SETTLE:
             assert row is not None
@@ -275,6 +278,8 @@ def _plan(core: Core, store: Store, request: Request) -> _Plan:
             if driven is not None:
                 return driven
         elif decision.act.sends:
+            if earlier is not None and decision.repeat_of is None:
+                decision = replace(decision, repeat_of=earlier)
             plan.dispatch = applying.begin(core, store, request, row, attempts, decision, fresh_epoch)
             plan.row = None
             return plan
@@ -286,7 +291,7 @@ def _plan(core: Core, store: Store, request: Request) -> _Plan:
             if decision.act is Act.READ_BACK:
                 if row is None:
                     plan.row = row = applying.create(core, store, request, fresh_epoch)
-                plan.question = _question(store, request.tool, row, request)
+                plan.question = _question(store, core.journal, request.tool, row, request)
             return plan
     raise AssertionError("a decision that never comes to an act")
 
@@ -326,7 +331,7 @@ def _drive(core: Core, store: Store, request: Request, own: Decision) -> _Plan |
         if decision.act.sends:
             plan.dispatch = applying.begin(core, store, replace(request, tool=tool), row, attempts, decision, row.epoch)
         elif decision.act is Act.READ_BACK:
-            plan.question = _question(store, tool, row, request)
+            plan.question = _question(store, core.journal, tool, row, request)
         elif decision.act is Act.HOLD:
             applying.hold(core, store, request, row, decision, row.epoch)
         elif decision.act is Act.ANSWER:
@@ -353,14 +358,15 @@ def _note(store: Store, request: Request, row: IntentRow | None, decision: Decis
     store.event(about.id, "guard", "told", decision.code.value if decision.code else "", scope=request.scope)
 
 
-def _question(store: Store, tool: Tool, row: IntentRow | None, request: Request) -> Question:
+def _question(store: Store, journal: Journal, tool: Tool, row: IntentRow | None, request: Request) -> Question:
     arguments = json.loads(row.request) if row is not None else dict(request.arguments)
-    first = store.attempts(row.id)[:1] if row is not None else ()
+    # Only an attempt that may have had an effect dates it: not one that was refused, or is proven absent.
+    first = gathering.unresolved_of(store, journal, tool.contract, row, store.now_s)[:1] if row is not None else ()
     owned = 0
-    identity = row.identity if row is not None else request.names.identity
-    for other in store.open_of(identity):
-        if row is None or other.id != row.id:
-            owned += other.state is IntentState.HAPPENED and first != () and _since(other, first[0].begun_s)
+    if row is not None and first:
+        since_s = _counts_since_s(tool, row, first[0].begun_s)
+        others = (other for other in store.open_of(row.identity) if other.id != row.id)
+        owned = sum(o.state is IntentState.HAPPENED and (o.settled_s or 0.0) >= since_s for o in others)
     items = None
     if tool.batch is not None:
         wanted = reading.at_path(arguments, tool.batch.items)
@@ -376,8 +382,13 @@ def _question(store: Store, tool: Tool, row: IntentRow | None, request: Request)
     )
 
 
-def _since(row: IntentRow, begun_s: float) -> bool:
-    return row.settled_s is not None and row.settled_s >= begun_s - 1.0
+def _counts_since_s(tool: Tool, row: IntentRow, begun_s: float) -> float:
+    """Return since when an effect of another intent may be among the matches: not in the baseline, or not before us."""
+    if "baseline_s" not in row.facts:
+        return begun_s - 1.0
+    lag_s = tool.contract.read_back.lag_s if tool.contract.read_back else None
+    baseline_s: float = row.facts["baseline_s"]
+    return -inf if lag_s is None else baseline_s - lag_s
 
 
 def _read_back(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:

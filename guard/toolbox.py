@@ -20,7 +20,7 @@ _WRITES = frozenset(
     publish reply notify mail email charge pay refund transfer buy order book cancel deploy run start stop
     restart trigger execute exec merge push commit approve reject assign move rename copy upload import
     grant revoke enable disable apply invite submit sign close open lock unlock mark replace reset restore
-    rotate schedule subscribe sync save store""".split()  # noqa: SIM905
+    rotate schedule subscribe sync save store""".split()  # noqa: SIM905  # a list of words reads best as words
 )
 
 

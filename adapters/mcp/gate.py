@@ -75,7 +75,8 @@ class GuardGate:
         self._answers.pop(id(call), None)
         if begun_s is not None:
             waited_s = time.monotonic() - begun_s
-            self._patience_s = max(_PATIENCE_LEAST_S, min(self._patience_s, _LEARNED * waited_s))
+            least_s = min(_PATIENCE_LEAST_S, self._patience_s)
+            self._patience_s = max(least_s, min(self._patience_s, _LEARNED * waited_s))
 
     def delivered(self, call: Call) -> None:
         """The client heard the answer."""

@@ -72,7 +72,7 @@ def for_message(
     out.append((b"accept-encoding", b"identity"))
     if session is not None:
         out.append((b"mcp-session-id", session.encode("latin-1")))
-    if mirrors:
+    if mirrors and method:
         out.append((b"mcp-method", method.encode()))
         if name is not None:
             out.append((b"mcp-name", mirrored_value(name)))
@@ -92,7 +92,7 @@ class Door:
     def __init__(
         self, listen_host: str, *, loopback: bool, hosts: Sequence[str], origins: Sequence[str], token: str | None
     ) -> None:
-        """Take the rules. Beyond the loopback the token is the guard, and any Host is right unless `hosts` names some."""
+        """Take the rules. Beyond the loopback the token guards, and any Host is right unless `hosts` names some."""
         self._names = {name.lower() for name in (*LOOPBACK_NAMES, listen_host, *hosts)}
         self._origins = {origin.rstrip("/").lower() for origin in origins}
         self._any_host = not loopback and not hosts

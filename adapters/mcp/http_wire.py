@@ -19,6 +19,7 @@ from .http_headers import Headers, get, without
 KEEPALIVE_S = 2.0
 CONNECT_S, WRITE_S = 10.0, 60.0
 _TIMEOUT = {"connect": CONNECT_S, "read": None, "write": WRITE_S, "pool": None}
+_KNOWN = (b"gzip", b"x-gzip", b"deflate")
 _ABOUT_TO_SEND = "http11.send_request_headers.started"
 
 HTTPError = httpx2.HTTPError
@@ -42,10 +43,16 @@ class Sending:
 
     async def __call__(self, name: str, info: dict[str, Any]) -> None:
         """Take note of what httpcore does; raises StoppedError when the request must not leave."""
-        if name == _ABOUT_TO_SEND:
-            if self._before is not None and not self._before():
+        if name != _ABOUT_TO_SEND:
+            return
+        if self._before is not None:
+            try:
+                allowed = self._before()
+            except Exception as error:  # told in the reply
+                raise StoppedError(f"the check right before the write failed: {error}") from error
+            if not allowed:
                 raise StoppedError("it was stopped right before the write")
-            self.started = True
+        self.started = True
 
 
 class Wire:
@@ -77,9 +84,7 @@ class Wire:
         extensions: dict[str, Any] = {"timeout": _TIMEOUT, "target": target}
         if sending is not None:
             extensions["trace"] = sending
-        request = httpx2.Request(
-            method, self._url, headers=out, stream=httpx2.ByteStream(body), extensions=extensions
-        )
+        request = httpx2.Request(method, self._url, headers=out, stream=httpx2.ByteStream(body), extensions=extensions)
         return await self._transport.handle_async_request(request)
 
     async def aclose(self) -> None:
@@ -92,19 +97,31 @@ def is_stream(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     return (get(headers, b"content-type") or b"").split(b";")[0].strip().lower() == b"text/event-stream"
 
 
+def is_readable(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Tell whether `plain` can decompress a body."""
+    return _encoding(headers) in (b"identity", *_KNOWN)
+
+
+def _encoding(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return (get(headers, b"content-encoding") or b"identity").strip().lower()
+
+
 async def plain(response: Response) -> AsyncIterator[bytes]:
     """Yield the body, decompressed where it is compressed in a way that is known here. Raises UnreadableBodyError."""
-    encoding = (get(response.headers.raw, b"content-encoding") or b"identity").strip().lower()
+    encoding = _encoding(response.headers.raw)
     if encoding == b"identity":
         async for chunk in response.aiter_raw():
             yield chunk
         return
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+    if encoding not in _KNOWN:
         raise UnreadableBodyError(f"its content encoding {encoding.decode('latin-1')} is not known here")
     decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # detects gzip and zlib
     async for chunk in response.aiter_raw():
         while chunk:  # in steps, so that a small body cannot become a huge one at once
-            yield decoder.decompress(chunk, 1 << 20)
+            try:
+                yield decoder.decompress(chunk, 1 << 20)
+            except zlib.error as error:
+                raise UnreadableBodyError(f"it cannot be decompressed: {error}") from None
             chunk = decoder.unconsumed_tail
 
 

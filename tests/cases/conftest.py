@@ -1,6 +1,6 @@
 """A small shop to play public reports against: a service with a ledger, a guard, and a proxy's gate with its harness.
 
-The ledger is a file outside the guard, and the truth. A `Plan` says how the shop treats one request: whether it takes
+The ledger is a file outside the guard, and the truth. A plan says how the shop treats one request: whether it takes
 effect, when, and what the caller hears. The tests come from reports of people who run agents; each names its own.
 """
 
@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from onceward.adapters.mcp.gate import GuardGate
 from onceward.adapters.mcp.listing import Listing
 from onceward.adapters.mcp.main import _call_id_of
@@ -43,7 +44,7 @@ class ShopHttpError(Exception):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Treatment:
     """How the shop treats one request."""
 
     effect: bool = True
@@ -55,11 +56,11 @@ class Plan:
 class Shop:
     """A service that does what its plans say, then what it is asked."""
 
-    Plan, HttpError = Plan, ShopHttpError
+    Plan, HttpError = Treatment, ShopHttpError
 
     def __init__(self, ledger: Path) -> None:
         self.ledger = ledger
-        self.plans: list[Plan] = []
+        self.plans: list[Treatment] = []
         self.requests: list[dict[str, Any]] = []  #: every request that arrived, also those without effect
         self.reads = 0
         self.lag_s = 0.0  #: how long an effect stays hidden from the shop's lists
@@ -68,13 +69,13 @@ class Shop:
         self.keyed = False  #: the shop knows keys
         self._lock, self._timers = threading.Lock(), list[threading.Timer]()
 
-    def plan(self, *plans: Plan) -> None:
+    def plan(self, *plans: Treatment) -> None:
         """Say how the next requests are treated."""
         self.plans += plans
 
     def lose(self, error: BaseException | None = None, **how: Any) -> None:
         """Let the next request take effect, and its answer get lost."""
-        self.plan(Plan(answer=error or TimeoutError("read timed out"), **how))
+        self.plan(Treatment(answer=error or TimeoutError("read timed out"), **how))
 
     @property
     def effects(self) -> list[dict[str, Any]]:
@@ -83,10 +84,10 @@ class Shop:
             timer.join()
         return self._rows()
 
-    def take(self, tool: str, arguments: Mapping[str, Any], key: str | None = None) -> tuple[Plan, Any]:
+    def take(self, tool: str, arguments: Mapping[str, Any], key: str | None = None) -> tuple[Treatment, Any]:
         """Take one request; return its plan and its result."""
         with self._lock:
-            plan = self.plans.pop(0) if self.plans else Plan()
+            plan = self.plans.pop(0) if self.plans else Treatment()
             self.requests.append({"tool": tool, "key": key, **arguments})
             if self.keyed and key is not None and key in self.results:
                 return plan, self.results[key]
@@ -286,7 +287,7 @@ class Harness:
         if heard:
             self.gate.delivered(call)
         response = json.loads(answer.result())
-        assert response["id"] == self._number
+        assert call.id == response["id"]
         return response
 
     async def rest(self) -> None:
@@ -335,5 +336,3 @@ def answer_of() -> Callable[[Any], Any]:
         return json.loads(response["result"]["content"][-1]["text"])
 
     return read
-
-

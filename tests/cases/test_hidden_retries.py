@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from onceward import receipts
 from onceward.drive import current_key
 from onceward.errors import Held
@@ -25,7 +26,13 @@ charge:
   effect: write
   identity: [invoice]
   in_flight: 0.3s
-  read_back: {tool: list_charges, arguments: {invoice: invoice}, items: items, match: {invoice: invoice}, created: created, lag: 0.1s}
+  read_back:
+    tool: list_charges
+    arguments: {invoice: invoice}
+    items: items
+    match: {invoice: invoice}
+    created: created
+    lag: 0.1s
 list_charges: {effect: read}
 """
 INVOICE = {"invoice": "in_1", "amount": 100}
@@ -39,7 +46,7 @@ def test_br007_a_proxy_that_cancels_and_triggers_again_joins_the_running_call(
 
     https://github.com/srbhptl39/MCP-SuperAssistant/issues/155
     """
-    shop.plan(shop.Plan(takes_s=0.6))
+    shop.plan(shop.Plan(takes_s=1.2))
 
     async def play() -> list[Any]:
         harness = harness_of(BLIND)
@@ -55,7 +62,10 @@ def test_br007_a_proxy_that_cancels_and_triggers_again_joins_the_running_call(
 
 
 def test_br007_without_the_guard_the_proxy_starts_it_again_each_time(shop: Any) -> None:
-    """The control: one effect for each triggering. https://github.com/srbhptl39/MCP-SuperAssistant/issues/155"""
+    """The control: one effect for each triggering.
+
+    https://github.com/srbhptl39/MCP-SuperAssistant/issues/155
+    """
     shop.plan(*[shop.Plan(takes_s=0.3)] * 3)
 
     async def play() -> None:

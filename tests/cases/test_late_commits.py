@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+
+from onceward import receipts
 from onceward.errors import Conflict, Held, Unknown
 from onceward.evidence import Code
 
@@ -15,7 +17,13 @@ publish:
   identity: [channel]
   content: [text]
   in_flight: 1s
-  read_back: {tool: list_posts, arguments: {channel: channel}, items: items, match: {channel: channel}, created: created, lag: 0.1s}
+  read_back:
+    tool: list_posts
+    arguments: {channel: channel}
+    items: items
+    match: {channel: channel}
+    created: created
+    lag: 0.1s
 list_posts: {effect: read}
 """
 WORKFLOW = """
@@ -80,6 +88,9 @@ def test_br017_after_a_heard_answer_nearly_the_same_text_is_asked_about_once(sho
     assert len(shop.effects) == 1
     guard.call("publish", {"channel": "news", "text": TEXT + "."})
     assert len(shop.effects) == 2
+    newest = receipts.intents(guard.journal)[0]
+    assert asked.value.intent is not None
+    assert [f"repeat_of {asked.value.intent[:12]}"] == newest["notes"]
 
 
 def test_br017_a_duplicate_content_409_is_a_reason_to_look(shop: Any, guard_of: Any) -> None:
@@ -94,9 +105,7 @@ def test_br017_a_duplicate_content_409_is_a_reason_to_look(shop: Any, guard_of: 
     assert shop.reads == 1
 
 
-def test_br019_a_client_that_posts_again_finds_the_workflow_it_started(
-    shop: Any, harness_of: Any, block: Any
-) -> None:
+def test_br019_a_client_that_posts_again_finds_the_workflow_it_started(shop: Any, harness_of: Any, block: Any) -> None:
     """A webhook starts a long workflow and says so; the client gives up waiting for the end, and posts again.
 
     https://github.com/open-condo-software/condo/pull/7773
@@ -166,7 +175,10 @@ def test_br022_a_step_that_never_started_may_be_tried_again(shop: Any, guard_of:
 def test_br022_a_step_that_started_and_stalled_is_unknown_and_is_not_tried_again(
     shop: Any, guard_of: Any, insist: Any
 ) -> None:
-    """World two: it had begun when its heartbeat stopped. https://github.com/gitroomhq/postiz-app/pull/2013"""
+    """World two: it had begun when its heartbeat stopped.
+
+    https://github.com/gitroomhq/postiz-app/pull/2013
+    """
     guard = guard_of("publish: {effect: write, identity: [channel], content: [text]}")
     shop.lose(RuntimeError("heartbeat time-out after 'entered'"), late_s=0.2)
     answers = insist(3, lambda: guard.call("publish", {"channel": "news", "text": TEXT}))

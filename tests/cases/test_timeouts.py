@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from onceward.errors import Held, Unknown
 from onceward.evidence import Code
 from onceward.outcomes import Reply
@@ -16,7 +17,13 @@ charge:
   effect: write
   identity: [invoice]
   in_flight: 0.3s
-  read_back: {tool: list_charges, arguments: {invoice: invoice}, items: items, match: {invoice: invoice}, created: created, lag: 0.2s}
+  read_back:
+    tool: list_charges
+    arguments: {invoice: invoice}
+    items: items
+    match: {invoice: invoice}
+    created: created
+    lag: 0.2s
 list_charges: {effect: read}
 """
 MAIL = """

@@ -499,7 +499,9 @@ def test_nobody_waiting_means_nothing_is_sent():
 
 def test_busy_and_rate_limited_and_unsent_attempts_are_free():
     """The ceiling counts what was really sent."""
-    free = [attempt(s, n) for n, s in enumerate((AttemptState.BUSY, AttemptState.RATE_LIMITED, AttemptState.NEVER_SENT))]
+    free = [
+        attempt(s, n) for n, s in enumerate((AttemptState.BUSY, AttemptState.RATE_LIMITED, AttemptState.NEVER_SENT))
+    ]
     tool = contract(key=SAFE_KEY, in_flight_s=10.0, attempts=2)
 
     assert Act.REISSUE is decide(tool, after(UNKNOWN, *free), BEGUN + 1).act

@@ -50,7 +50,7 @@ class Keys:
     retention_s: float = inf
     caches_refusals: bool = True
     replays_errors: bool = True
-    resumes: bool = False  #: a partly committed batch goes on under its key
+    resumes: bool = False  #: a partly committed batch goes on under its key; else it is run again as a whole
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,10 +73,13 @@ class _Known:
     left: list[dict[str, Any]]  #: items of a batch that did not commit
 
 
+KEYS, SETTINGS = Keys(), Settings()
+
+
 class World:
     """One service and its clock."""
 
-    def __init__(self, folder: Path, *, lag_s: float = 0.0, keys: Keys = Keys(), settings: Settings = Settings()):
+    def __init__(self, folder: Path, *, lag_s: float = 0.0, keys: Keys = KEYS, settings: Settings = SETTINGS):
         self.folder, self.lag_s, self.keys, self.settings = folder, lag_s, keys, settings
         self.now = START_S
         self.wall_shift_s = 0.0  #: how far the wall clock was set away from steady time
@@ -120,11 +123,11 @@ class World:
         if known is not None and self.now < known.first_s + self.keys.retention_s:
             if known.request != arguments:
                 return Reply(kind="http", status=422, body={"error": "other arguments under this key"}), 0.0
-            if self.now >= known.done_s:
-                self._commit_all(known.left if self.keys.resumes else [], 0.0)
-                known.left = [] if self.keys.resumes else known.left
+            if self.now >= known.done_s and (self.keys.resumes or not known.left):
+                self._commit_all(known.left, 0.0)
+                known.left = []
                 return known.reply, 0.0
-            if self.keys.locks:
+            if self.keys.locks and self.now < known.done_s:
                 return Reply(kind="http", status=409, body={"error": "in progress"}), 0.0
         items = self._items(tool, arguments)
         now = items if plan.part is None else items[: plan.part]
@@ -219,6 +222,8 @@ class Caller:
     label: str | None = None
     patience_s: float = 45.0
     journal: SimulatedJournal | None = None
+    background: str | None = None  #: the intent that is settled without a caller, as a sweep does
+    unheard: tuple[Reply, Any, float] | None = field(init=False, default=None)  #: what comes when patience is over
     guard: Guard = field(init=False)
     request: Any = field(init=False)
     command: Command | None = field(init=False)
@@ -235,6 +240,8 @@ class Caller:
             self.tool, self.arguments, scope=self.scope, label=self.label, patience_s=self.patience_s
         )
         self.request.call = f"call-{len(self.world.told)}-{self.journal.holder.token}"
+        if self.background is not None:
+            self.request.waiting, self.request.intent, self.request.patience_until_s = False, self.background, inf
         self._steps = recover(self.guard.core, self.request)
         self.command = next(self._steps)
 
@@ -242,6 +249,7 @@ class Caller:
         """Let the bytes of the present request or read leave, and keep what comes back for the next `advance`."""
         command = self.command
         if isinstance(command, Send):
+            assert self.background is None, "background work sends"
             dispatch = command.dispatch
             if not self.guard.may_leave(dispatch):
                 self._reply = Reply(kind="not_sent"), 0.0
@@ -269,7 +277,8 @@ class Caller:
             self.command = self._steps.send(value)
         except StopIteration as end:
             self.command, self.answer = None, end.value
-            self.world.told.append((self, end.value))
+            if self.background is None:
+                self.world.told.append((self, end.value))
         return self.command is not None
 
     def until(self, kind: type[Command]) -> bool:
@@ -313,9 +322,12 @@ class Caller:
         self.journal.holder = Holder.current()
         return self.journal
 
-    def late(self, reply: Reply, dispatch: Any) -> None:
-        """Record a reply that came after the caller had gone."""
+    def late(self) -> None:
+        """Let the reply that the caller waited for no longer come, and record it."""
         assert self.journal is not None
+        assert self.unheard is not None
+        reply, dispatch, at_s = self.unheard
+        self.world.advance(max(0.0, at_s - self.world.now))
         self.journal.run(self.guard._recording(dispatch, reply))
 
     def person(self, word: Word, intent: str, *, override: bool = False) -> IntentRow | GuardError:
@@ -338,7 +350,10 @@ class Caller:
         if isinstance(self.command, Send):
             limit_s = self.command.dispatch.timeout_s
             left_s = max(0.0, self.request.patience_until_s - self.world.now)
-        self.world.advance(min(takes_s, limit_s, left_s))
-        if takes_s <= min(limit_s, left_s):
+        waited_s = min(takes_s, limit_s, left_s)
+        self.world.advance(waited_s)
+        if takes_s == waited_s:
             return reply
+        assert isinstance(self.command, Send)
+        self.unheard = reply, self.command.dispatch, self.world.now + takes_s - waited_s
         return None if left_s <= limit_s else Reply(kind="lost", text="timed out")

@@ -1,5 +1,6 @@
 """Server-sent events, cut out of a stream of bytes."""
 
+import itertools
 import re
 
 import pytest
@@ -9,8 +10,29 @@ from hypothesis import strategies as st
 from onceward.adapters.mcp.sse import Event, Parser, TooLargeError, encode
 
 PIECES = st.sampled_from(
-    [b"data", b"id", b"event", b"retry", b":", b": ", b"x", b"7", b"\r", b"\n", b"\r\n", b"\n\n", b"\r\n\r\n", b"\r\r"]
-    + [b"\xef\xbb\xbf", b"\0", b"\xe2\x80\xa8", b"\x85", b"data: x\n\n", b"id: 1\r\ndata: y\r\n\r\n", b": ping\n\n"]
+    (
+        b"data",
+        b"id",
+        b"event",
+        b"retry",
+        b":",
+        b": ",
+        b"x",
+        b"7",
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"\n\n",
+        b"\r\n\r\n",
+        b"\r\r",
+        b"\xef\xbb\xbf",
+        b"\0",
+        b"\xe2\x80\xa8",
+        b"\x85",
+        b"data: x\n\n",
+        b"id: 1\r\ndata: y\r\n\r\n",
+        b": ping\n\n",
+    )
 )
 STREAMS = st.lists(PIECES, max_size=30).map(b"".join)
 
@@ -40,7 +62,7 @@ def data_by_the_standard(stream: bytes) -> list[bytes]:
 def test_events_do_not_depend_on_chunks(stream: bytes, cuts: list[int]):
     """TCP cuts where it likes, also between CR and LF."""
     edges = [0, *sorted({cut for cut in cuts if cut < len(stream)}), len(stream)]
-    chunks = [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    chunks = [stream[a:b] for a, b in itertools.pairwise(edges)]
     assert parsed([stream]) == parsed(chunks)
     assert parsed([stream]) == parsed([stream[at : at + 1] for at in range(len(stream))])
 

@@ -1,0 +1,455 @@
+"""When a request left, what a read or a refusal proves, how long a key is good, whose an effect is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from onceward.evidence import (
+    Act,
+    Code,
+    KeySupport,
+)
+from onceward.recovery import Look, Send
+from onceward.tools import ReadPlan
+from tests.guard.scenes import (
+    ALLOWANCE_S,
+    BOUND_S,
+    CHARGE,
+    COUNTED,
+    LAG_S,
+    LEASE_S,
+    LOST,
+    SAFE,
+    SEEN,
+    SHORT,
+    STAMPED,
+    Scene,
+    lose,
+    told,
+    tool,
+)
+from tests.guard.world import Caller, Keys, Plan, World
+
+# --- C1: when a request left
+
+
+def _sent_late(world: World) -> None:
+    world.plans = [Plan(commit_s=BOUND_S, reply="lost")]
+    lose(world, tool(read=SEEN), after_s=4)
+    world.advance(12)
+    Caller(world, tool(read=SEEN), CHARGE).run()
+
+
+SENT_LATE = Scene(trace=_sent_late, effects=1)
+
+
+def test_c1_the_bound_counts_from_the_last_moment_of_sending(play):
+    """A process may pause between its durable begin and its bytes: what it sent commits that much later."""
+    world = play(SENT_LATE)
+
+    assert [(Act.REPLAY, None)] == told(world)
+    assert 1 == len(world.sent)
+
+
+def _zombie_sends(world: World) -> None:
+    zombie = Caller(world, tool(read=SEEN), CHARGE)
+    zombie.until(Send)
+    world.advance(LEASE_S + 1)
+    Caller(world, tool(read=SEEN), CHARGE).heard()
+    zombie.run()
+
+
+ZOMBIE_SENDS = Scene(trace=_zombie_sends, effects=1)
+
+
+def test_c1_nothing_leaves_after_its_deadline(play):
+    """A process that wakes up after its lease has been written off: the proof of absence would be void if it sent."""
+    world = play(ZOMBIE_SENDS)
+
+    assert [(Act.REPLAY, None), (Act.REPLAY, None)] == told(world)
+    assert 1 == len(world.sent)
+
+
+# --- C2: when a read started
+
+
+def _early_read(world: World) -> None:
+    world.plans = [Plan(commit_s=BOUND_S, reply="lost")]
+    lose(world, tool(read=SEEN))
+    world.advance(3)
+    Caller(world, tool(read=SEEN), CHARGE, patience_s=4).run()
+    world.advance(20)
+    Caller(world, tool(read=SEEN), CHARGE).run()
+
+
+EARLY_READ = Scene(trace=_early_read, effects=1)
+
+
+def test_c2_an_empty_read_before_due_proves_nothing(play):
+    """It answered before the effect could be seen; asked again later, it is still an old answer."""
+    world = play(EARLY_READ)
+
+    assert [(Act.ANSWER, Code.UNKNOWN), (Act.REPLAY, None)] == told(world)
+    assert 1 == len(world.sent)
+
+
+def _slow_read(world: World) -> None:
+    world.plans = [Plan(commit_s=BOUND_S, reply="lost")]
+    lose(world, tool(read=SEEN), after_s=ALLOWANCE_S)
+    world.advance(BOUND_S + LAG_S)
+    caller = Caller(world, tool(read=SEEN), CHARGE)
+    caller.until(Look)
+    caller.leave()
+    world.advance(1)
+    caller.run()
+
+
+SLOW_READ = Scene(trace=_slow_read, effects=1)
+
+
+def test_c2_a_read_counts_from_its_start_and_strictly_after_due(play):
+    """At the very moment of due the effect may still be hidden, and an answer that took its time shows that moment."""
+    world = play(SLOW_READ)
+
+    assert [(Act.REPLAY, None)] == told(world)
+    assert 1 == len(world.sent)
+
+
+# --- C3: whom a refusal speaks for
+
+
+def _refused_again(world: World) -> None:
+    made = tool(key=SAFE, in_flight_s=60.0)
+    world.plans = [Plan(commit_s=40, reply="lost"), Plan(commit_s=None, reply=422, before_key=True)]
+    Caller(world, made, CHARGE, patience_s=5).run()
+    Caller(world, made, {**CHARGE, "amount": 200}, patience_s=5).run()
+
+
+REFUSED_AGAIN = Scene(trace=_refused_again, effects=1, last=CHARGE)
+
+
+def test_c3_a_refusal_of_the_re_issue_leaves_the_first_attempt_open(play):
+    """The first request may still commit, so no new terms are sent under a new key."""
+    world = play(REFUSED_AGAIN)
+
+    assert (Act.CONFLICT, Code.TERMS_CHANGED) == told(world)[-1]
+    assert {100} == {arguments["amount"] for _, arguments, _ in world.sent}
+
+
+def test_c3_a_connection_refused_on_the_re_issue_leaves_the_first_attempt_open(tmp_path):
+    """Nothing of the second attempt left; that says nothing of the first, whose deadline is long over."""
+    world = World(tmp_path)
+    world.plans = [Plan(commit_s=30, reply="lost")]
+    made = tool(key=SAFE, in_flight_s=60.0)
+    lose(world, made)
+    second = Caller(world, made, CHARGE, patience_s=2)
+    second.until(Send)
+    world.advance(ALLOWANCE_S + 1)
+    second.run()
+    Caller(world, made, {**CHARGE, "amount": 200}, patience_s=2).run()
+    world.advance(100)
+    world.close()
+
+    assert [(Act.ANSWER, Code.UNKNOWN), (Act.CONFLICT, Code.TERMS_CHANGED)] == told(world)
+    assert [CHARGE] == world.ours
+
+
+# --- C4: how long a key is good for
+
+
+def _near_the_end_of_retention(world: World) -> None:
+    world.plans = [LOST]
+    lose(world, tool(key=SHORT))
+    world.advance(97)
+    late = Caller(world, tool(key=SHORT), CHARGE)
+    if late.until(Send):
+        world.advance(4)
+    late.run()
+
+
+END_OF_RETENTION = Scene(trace=_near_the_end_of_retention, effects=1, keys=Keys(retention_s=100))
+
+
+def test_c4_a_key_covers_a_re_issue_only_while_all_its_copies_commit_in_time(play):
+    """Begun before the key is forgotten, sent after: the service would take it for a new request."""
+    world = play(END_OF_RETENTION)
+
+    assert [(Act.HOLD, Code.KEY_EXPIRED)] == told(world)
+    assert 1 == len(world.sent)
+
+
+def _retention_from_the_first(world: World) -> None:
+    made = tool(key=SHORT, attempts=5)
+    world.plans = [LOST, LOST]
+    lose(world, made)
+    world.advance(80)
+    lose(world, made)
+    world.advance(17)
+    late = Caller(world, made, CHARGE)
+    if late.until(Send):
+        world.advance(4)
+    late.run()
+
+
+FROM_THE_FIRST = Scene(trace=_retention_from_the_first, effects=1, keys=Keys(retention_s=100))
+
+
+def test_c4_retention_counts_from_the_first_attempt(play):
+    """A service forgets a key so long after it saw it first; a re-issue does not renew it."""
+    world = play(FROM_THE_FIRST)
+
+    assert [(Act.HOLD, Code.KEY_EXPIRED)] == told(world)
+    assert 2 == len(world.sent)
+
+
+def _bound_beyond_retention(world: World) -> None:
+    made = tool(key=KeySupport(retention_s=300, concurrent_safe=True), in_flight_s=400.0)
+    world.plans = [Plan(commit_s=350, reply="lost")]
+    lose(world, made)
+    world.advance(310)
+    Caller(world, made, CHARGE).run()
+
+
+BEYOND_RETENTION = Scene(trace=_bound_beyond_retention, effects=1, keys=Keys(retention_s=300))
+
+
+def test_c4_a_bound_longer_than_retention_is_never_covered(play):
+    """The first copy may commit when its key is already forgotten."""
+    world = play(BEYOND_RETENTION)
+
+    assert [(Act.HOLD, Code.KEY_EXPIRED)] == told(world)
+
+
+def _unbounded_key(world: World) -> None:
+    made = tool(key=KeySupport(retention_s=300, concurrent_safe=True), in_flight_s=None)
+    world.plans = [Plan(commit_s=350, reply="lost")]
+    lose(world, made)
+    world.advance(250)
+    late = Caller(world, made, CHARGE)
+    if late.until(Send):
+        world.advance(4)
+        late.leave()
+        late.crash()
+        return
+    late.run()
+
+
+def test_c4_an_undeclared_bound_is_covered_by_no_finite_retention(play):
+    """A copy of unknown life may outlive any memory."""
+    world = play(Scene(trace=_unbounded_key, effects=1, keys=Keys(retention_s=300)))
+
+    assert [(Act.HOLD, Code.KEY_EXPIRED)] == told(world)
+    assert 1 == len(world.sent)
+
+
+# --- C5: who heard of it
+
+
+def _unheard(world: World) -> None:
+    Caller(world, tool(read=SEEN), CHARGE).run()  # durable; the caller is gone before the answer reaches it
+    Caller(world, tool(read=SEEN), CHARGE, label="2nd try").run()
+
+
+def _unheard_elsewhere(world: World) -> None:
+    Caller(world, tool(), CHARGE).run()
+    Caller(world, tool(), CHARGE, scope="run-2").run()
+
+
+UNHEARD = Scene(trace=_unheard, effects=1)
+UNHEARD_ELSEWHERE = Scene(trace=_unheard_elsewhere, effects=1)
+
+
+@pytest.mark.parametrize("scene", [UNHEARD, UNHEARD_ELSEWHERE])
+def test_c5_an_effect_that_nobody_heard_of_is_told_first(play, scene):
+    """A fresh label, or a fresh scope after a restart, may be the retry of a caller that never got its answer."""
+    world = play(scene)
+
+    assert [(Act.REPLAY, None), (Act.TELL, Code.ALREADY_HAPPENED)] == told(world)
+    assert 1 == len(world.sent)
+
+
+def test_c5_it_is_told_once(tmp_path):
+    """Whoever was told and asks again means a second effect."""
+    world = World(tmp_path)
+    for scope in ("run-1", "run-2", "run-2"):
+        Caller(world, tool(), CHARGE, scope=scope).run()
+    world.close()
+
+    assert [(Act.REPLAY, None), (Act.TELL, Code.ALREADY_HAPPENED), (Act.REPLAY, None)] == told(world)
+    assert [CHARGE, CHARGE] == world.ours
+
+
+# --- C6: whose effect a read shows
+
+
+def _repeat_never_sent(read: ReadPlan) -> Callable[[World], None]:
+    def trace(world: World) -> None:
+        made = tool(read=read)
+        Caller(world, made, CHARGE).heard()
+        world.advance(60)
+        repeat = Caller(world, made, CHARGE, label="again")
+        repeat.until(Send)
+        repeat.crash()
+        Caller(world, made, CHARGE, label="again").run()
+
+    return trace
+
+
+REPEAT_CREATED = Scene(trace=_repeat_never_sent(SEEN), effects=2)
+REPEAT_COUNTED = Scene(trace=_repeat_never_sent(COUNTED), effects=2)
+REPEAT_STAMPED = Scene(trace=_repeat_never_sent(STAMPED), effects=2)
+
+
+@pytest.mark.parametrize("scene", [REPEAT_CREATED, REPEAT_COUNTED, REPEAT_STAMPED], ids=["created", "count", "stamp"])
+def test_c6_the_effect_of_an_earlier_intent_is_not_taken_for_the_repeat(play, scene):
+    """The repeat was begun and never sent: what its read-back shows is the first one's."""
+    world = play(scene)
+
+    assert [(Act.REPLAY, None), (Act.REPLAY, None)] == told(world)
+    assert 2 == world.claims
+
+
+@pytest.mark.parametrize("read", [SEEN, COUNTED, STAMPED], ids=["created", "count", "stamp"])
+def test_c6_an_older_look_alike_is_not_ours(play, read):
+    """Somebody else charged the same invoice before; our own request was never sent."""
+
+    def trace(world: World) -> None:
+        world.foreign(**CHARGE)
+        world.advance(100)
+        begun = Caller(world, tool(read=read), CHARGE)
+        begun.until(Send)
+        begun.crash()
+        Caller(world, tool(read=read), CHARGE).run()
+
+    world = play(Scene(trace=trace, effects=1))
+
+    assert [(Act.REPLAY, None)] == told(world)
+    assert 2 == len(world.ledger)
+
+
+def _repeat_within_lag(world: World) -> None:
+    made = tool(read=COUNTED)
+    Caller(world, made, CHARGE).heard()
+    world.advance(1)
+    repeat = Caller(world, made, CHARGE, label="again")
+    repeat.until(Send)
+    repeat.crash()
+    last = Caller(world, made, CHARGE, label="again", patience_s=1_000)
+    last.run()
+
+
+REPEAT_WITHIN_LAG = Scene(trace=_repeat_within_lag, effects=1)
+
+
+def test_c6_a_baseline_that_may_not_show_the_last_effect_yet_claims_nothing(play):
+    """Counted within the lag of an earlier effect, the baseline misses it, and it shows later as one too many."""
+    world = play(REPEAT_WITHIN_LAG)
+
+    assert [(Act.REPLAY, None), (Act.HOLD, Code.READ_BACK_INCONCLUSIVE)] == told(world)
+    assert 1 == len(world.sent)
+
+
+def test_c6_an_effect_just_before_the_baseline_is_counted_once(tmp_path):
+    """It is in the baseline; taken off again as another intent's, our own effect would look absent and be repeated."""
+    world = World(tmp_path)
+    made = tool(read=COUNTED, lag_s=0.0)
+    Caller(world, made, CHARGE).run()
+    Caller(world, made, CHARGE, label="again").run()
+    world.plans = [Plan(), LOST]
+    world.advance(0.5)
+    lose(world, made, label="again")
+    world.advance(60)
+    Caller(world, made, CHARGE, label="again").run()
+    world.close()
+
+    assert [(Act.REPLAY, None), (Act.TELL, Code.ALREADY_HAPPENED), (Act.REPLAY, None)] == told(world)
+    assert [CHARGE, CHARGE] == world.ours
+
+
+def _after_a_refusal(world: World) -> None:
+    made = tool(read=SEEN)
+    world.plans = [Plan(commit_s=None, reply=429), Plan(commit_s=None, reply="lost")]
+    Caller(world, made, CHARGE).run()
+    world.advance(50)
+    world.foreign(**CHARGE)
+    world.advance(50)
+    Caller(world, made, CHARGE).run()
+
+
+AFTER_A_REFUSAL = Scene(trace=_after_a_refusal, effects=1)
+
+
+def test_c6_what_came_after_a_refusal_and_before_the_next_attempt_is_not_ours(play):
+    """The refused attempt has no effect that could be found; only what is younger than the next one may be ours."""
+    world = play(AFTER_A_REFUSAL)
+
+    assert [(Act.ANSWER, Code.REFUSED), (Act.REPLAY, None)] == told(world)
+    assert 3 == len(world.sent)
+
+
+# --- C7: one row orders an identity
+
+
+def _both_in_flight(world: World) -> None:
+    made = tool(read=SEEN)
+    first = Caller(world, made, CHARGE, scope="run-1")
+    first.until(Send)
+    second = Caller(world, made, CHARGE, scope="run-2", patience_s=2)
+    if second.until(Send):
+        second.crash()
+    world.plans = [LOST]
+    first.leave()
+    first.crash()
+    for scope in ("run-2", "run-1"):
+        Caller(world, made, CHARGE, scope=scope, patience_s=25).heard()
+
+
+BOTH_IN_FLIGHT = Scene(trace=_both_in_flight, effects=1)
+
+
+def test_c7_what_is_in_flight_elsewhere_is_unsettled(play):
+    """Two scopes that begin at once would both find the one effect, and both call it theirs."""
+    world = play(BOTH_IN_FLIGHT)
+
+    running, *later = told(world)
+    assert Act.CONFLICT is running[0]
+    assert [(Act.TELL, Code.ALREADY_HAPPENED), (Act.REPLAY, None)] == later
+    assert 1 == len(world.sent)
+
+
+def test_c7_two_equal_calls_at_once_are_one(tmp_path):
+    """One is sent, both get its answer."""
+    world = World(tmp_path)
+    first, second = Caller(world, tool(), CHARGE), Caller(world, tool(), CHARGE)
+    first.until(Send)
+    for _ in range(5):
+        second.advance()
+    first.run()
+    second.run()
+    world.close()
+
+    assert [(Act.REPLAY, None), (Act.REPLAY, None)] == told(world)
+    assert [CHARGE] == world.ours
+
+
+# --- C8: whose result it is
+
+
+def _settled_by_another(world: World) -> None:
+    world.plans = [LOST]
+    lose(world, tool(key=SAFE), scope="run-1")
+    Caller(world, tool(key=SAFE), CHARGE, scope="run-2").run()
+    Caller(world, tool(key=SAFE), CHARGE, scope="run-1").run()
+
+
+SETTLED_BY_ANOTHER = Scene(trace=_settled_by_another, effects=1)
+
+
+def test_c8_whoever_settles_it_for_another_is_told_and_given_nothing(play):
+    """It was another scope's effect: this one decides again for an intent of its own."""
+    world = play(SETTLED_BY_ANOTHER)
+
+    assert [(Act.TELL, Code.ALREADY_HAPPENED), (Act.REPLAY, None)] == told(world)
+    assert world.told[0][1].result is None

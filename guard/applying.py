@@ -59,7 +59,6 @@ def begin(
     attempts: Sequence[AttemptRow],
     decision: Decision,
     epoch: int,
-    version: int | None = None,
 ) -> Dispatch:
     """Make an attempt durable and return what may leave. The identity's version moves: one of two racers wins."""
     from .recovery import Dispatch
@@ -68,7 +67,9 @@ def begin(
     new = row is None
     if row is None:
         row = _new_row(core, store, request, epoch)
-    store.swap(row.identity, store.version(row.identity) if version is None else version)
+    version = store.version(row.identity)
+    repeat_of = decision.repeat_of or (_happened_before(store, row) if new and version else None)
+    store.swap(row.identity, version, row.id)
     own = new or decision.act is Act.SEND
     changed = False
     if decision.act is Act.SEND:
@@ -87,8 +88,8 @@ def begin(
     facts = {name: value for name, value in row.facts.items() if name not in ("released", "read", "not_before_s")}
     if decision.straggler:
         facts["straggler"] = True
-    if decision.repeat_of:
-        facts["repeat_of"] = decision.repeat_of
+    if repeat_of:
+        facts["repeat_of"] = repeat_of
     row.facts = facts
     row.state, row.open, row.code, row.owner, row.settled_s = IntentState.IN_FLIGHT, True, None, None, None
     attempt = AttemptRow(
@@ -120,6 +121,13 @@ def begin(
         timeout_s=settings.attempt_timeout_s,
         previous=_last_error(attempts, row.generation) if row.key is not None else None,
     )
+
+
+def _happened_before(store: Store, row: IntentRow) -> str | None:
+    """Return the intent of this identity that began last, if it happened: another scope's, another label's."""
+    last = store.last(row.identity)
+    earlier = store.intent(last) if last is not None and last != row.id else None
+    return earlier.id if earlier is not None and earlier.state is IntentState.HAPPENED else None
 
 
 def _last_error(attempts: Sequence[AttemptRow], generation: int) -> bytes | None:

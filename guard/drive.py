@@ -72,6 +72,7 @@ class _Sent:
     error: BaseException | None = None
     value: Any = None
     has_value: bool = False
+    reply: Reply | None = None  #: to the last request; None while it runs
 
 
 class Guard:
@@ -280,7 +281,7 @@ class Guard:
                 except JournalError as error:
                     return self._unrecorded(error, sent, request)
             elif type(command) is Send:
-                value = self._send(command.dispatch, function, sent)
+                value = sent.reply = self._send(command.dispatch, function, sent)
             elif type(command) is Look:
                 try:
                     value = Reply(kind="result", body=self._function(command.name)(**command.arguments))
@@ -332,8 +333,8 @@ class Guard:
                 except JournalError as error:
                     return self._unrecorded(error, sent, request)
             elif type(command) is Send:
-                sent.dispatch, sent.error, sent.has_value = command.dispatch, None, False
-                value = await self._send_async(command.dispatch, sender, request)
+                sent.dispatch, sent.error, sent.has_value, sent.reply = command.dispatch, None, False, None
+                value = sent.reply = await self._send_async(command.dispatch, sender, request)
             elif type(command) is Look:
                 try:
                     value = await asyncio.wait_for(looker(command), command.timeout_s)
@@ -420,10 +421,8 @@ class Guard:
         """Nothing was sent: refuse. Something was: its outcome is unknown until the journal can be written again."""
         if sent.dispatch is None:
             raise error
-        reply = Reply(kind="result", body=sent.value) if sent.has_value else Reply(kind="lost", text=str(error))
-        if sent.error is not None:
-            reply = from_exception(sent.error, inner_retries=sent.dispatch.tool.inner_retries)
-        self._record_later(sent.dispatch, reply)
+        if sent.reply is not None:  # else it still runs, and is recorded when it comes
+            self._record_later(sent.dispatch, sent.reply)
         sent.has_value = False
         return Answer(
             decision=Decision(act=Act.ANSWER, code=Code.UNKNOWN),

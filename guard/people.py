@@ -8,20 +8,24 @@ parks what nobody came back for; it never sends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from . import applying, gathering
 from .errors import GuardError
-from .evidence import AttemptState, Code, Effect, Evidence, IntentState, commits_until_s
+from .evidence import AttemptState, Code, Effect, Evidence, Found, IntentState, commits_until_s
 from .identity import Names
 from .journal.base import IntentRow, Store
 from .outcomes import Reply
-from .recovery import Answer, Core, Look, Pause, Send, Step, recover
+from .reading import Question
+from .recovery import Command, Core, Look, Pause, Send, Step, question_of, read_back, recover
 from .toolbox import Toolbox
 from .tools import Tool
+
+T = TypeVar("T")
+COUNTED_S = 86_400.0  #: finished intents are counted for a day
 
 Word = Literal["happened", "did_not_happen", "retry", "void"]
 
@@ -81,7 +85,8 @@ def _apply(core: Core, store: Store, tool: Tool, row: IntentRow, word: Word, ove
         row.facts = facts
         store.put_intent(row)
         return
-    facts["asserted_absent_s"] = store.now_s
+    # The word is about what was begun until now, never about an attempt of the same instant that comes after it.
+    facts["asserted_absent_s"] = attempts[-1].begun_s if attempts else store.now_s
     if word == "void":
         facts["void"] = True
     row.facts, row.code, row.owner = facts, None, None
@@ -121,17 +126,64 @@ async def settle_due(
         if tool is None or tool.contract.effect is Effect.UNDECLARED:
             continue
         before = row.code.value if row.code else row.state.value
-        await _background(core, toolbox, tool, row, look)
+        await _played(core, recover(core, _request(toolbox, tool, row)), look)
         now = core.journal.run(lambda store, id=row.id: store.intent(id))  # type: ignore[misc]  # id is bound early
         if now is not None:
             swept.append(Swept(now, before, now.code.value if now.code else now.state.value))
+    for row in core.journal.list(scope=scope, states=[IntentState.HAPPENED], since_s=core.journal.clock() - COUNTED_S):
+        counted = await _count(core, toolbox, row, look)
+        if counted is not None:
+            swept.append(counted)
     return swept
 
 
-async def _background(
-    core: Core, toolbox: Toolbox, tool: Tool, row: IntentRow, look: Callable[[Look], Awaitable[Reply]]
-) -> Answer:
-    request = gathering.Request(
+async def _count(
+    core: Core, toolbox: Toolbox, row: IntentRow, look: Callable[[Look], Awaitable[Reply]]
+) -> Swept | None:
+    """Count what a finished intent made, once its lag is over: a request that was delivered twice shows only here."""
+    tool = toolbox.by_name(row.tool)
+    lag_s = tool.contract.read_back.lag_s if tool is not None and tool.contract.read_back is not None else None
+    if tool is None or lag_s is None or tool.batch is not None or row.settled_s is None or row.facts.get("counted"):
+        return None
+    if core.journal.clock() <= row.settled_s + lag_s:
+        return None
+    request = _request(toolbox, tool, row)
+
+    def asked(store: Store) -> Question | None:
+        # What began later for the same thing would be counted as ours; with a stamp it cannot be.
+        if tool.read is None or (tool.read.stamp_argument is None and store.last(row.identity) != row.id):
+            return None
+        attempts = store.attempts(row.id)
+        whole = question_of(store, core.journal, tool, row, request)
+        return replace(whole, begun_s=attempts[0].begun_s, owned=0) if attempts else None
+
+    question = core.journal.run(asked)
+    if question is None:
+        return None
+    news = await _played(core, read_back(core, question, row.id), look)
+    finding = news.finding
+    if finding is None or finding.found is not Found.FOUND:
+        return None
+    found = finding.count
+
+    def work(store: Store) -> IntentRow | None:
+        now = store.intent(row.id)
+        if now is None:
+            return None
+        twice = found > finding.expected and not now.facts.get("duplicated")
+        now.facts = {**now.facts, "counted": found, **({"duplicated": True} if twice else {})}
+        store.put_intent(now)
+        if twice:
+            store.event(now.id, "sweep", "duplicated", f"found {found} times", owner=tool.contract.owner)
+        return now if twice else None
+
+    doubled = core.journal.run(work)
+    return Swept(doubled, "happened", "duplicated") if doubled is not None else None
+
+
+def _request(toolbox: Toolbox, tool: Tool, row: IntentRow) -> gathering.Request:
+    """Return an intent as background work asks for it."""
+    return gathering.Request(
         tool=tool,
         arguments={},
         names=Names(
@@ -152,14 +204,16 @@ async def _background(
         intent=row.id,
         tools=toolbox.by_name,
     )
-    steps = recover(core, request)
+
+
+async def _played(core: Core, steps: Generator[Command, Any, T], look: Callable[[Look], Awaitable[Reply]]) -> T:
     value: object = None
     while True:
         try:
             command = steps.send(value)
         except StopIteration as end:
-            answer: Answer = end.value
-            return answer
+            result: T = end.value
+            return result
         if isinstance(command, Step):
             value = core.journal.run(command.work)
         elif isinstance(command, Look):

@@ -21,7 +21,6 @@ from . import applying, gathering, reading
 from .decision import decide
 from .evidence import Act, AttemptState, Code, Decision, Effect, IntentState, Payload, fold
 from .gathering import Request, Settings
-from .identity import intent_id
 from .journal.base import AttemptRow, IntentRow, Journal, Store
 from .outcomes import Reply, Verdict, classify
 from .reading import Finding, Question
@@ -127,7 +126,7 @@ class _Plan:
 
 
 @dataclass(slots=True)
-class _News:
+class News:
     """What the last command brought, to be recorded by the next step."""
 
     dispatch: Dispatch | None = None
@@ -142,7 +141,7 @@ class _News:
 
 def recover(core: Core, request: Request) -> Generator[Command, Any, Answer]:
     """Carry one call (or one background settlement) to its answer. Raises JournalError; then nothing was sent by it."""
-    news: _News | None = None
+    news: News | None = None
     looked = False
     poll_s = _POLL_S[0]
     while True:
@@ -163,7 +162,8 @@ def recover(core: Core, request: Request) -> Generator[Command, Any, Answer]:
             if not request.waiting and looked:
                 return _answer(request, plan, decision)  # background work looks once a run
             looked = True
-            news = yield from _read_back(core, plan)
+            assert plan.question is not None
+            news = yield from read_back(core, plan.question, plan.row.id if plan.row else None)
         elif decision.act is Act.READ_STATUS:
             news = yield from _read_status(core, plan)
         elif decision.act is Act.WAIT or decision.act is Act.JOIN:
@@ -180,12 +180,12 @@ def recover(core: Core, request: Request) -> Generator[Command, Any, Answer]:
             return _answer(request, plan, decision)
 
 
-def _news_of(plan: _Plan, reply: Reply | None) -> _News | None:
+def _news_of(plan: _Plan, reply: Reply | None) -> News | None:
     if reply is None:
         return None
     assert plan.dispatch is not None
     dispatch = plan.dispatch
-    return _News(dispatch=dispatch, verdict=verdict_of(dispatch, reply), reply=reply, intent=dispatch.intent)
+    return News(dispatch=dispatch, verdict=verdict_of(dispatch, reply), reply=reply, intent=dispatch.intent)
 
 
 def verdict_of(dispatch: Dispatch, reply: Reply) -> Verdict:
@@ -200,7 +200,7 @@ def verdict_of(dispatch: Dispatch, reply: Reply) -> Verdict:
     )
 
 
-def _finisher(core: Core, request: Request, news: _News) -> Callable[[Store], Answer | None]:
+def _finisher(core: Core, request: Request, news: News) -> Callable[[Store], Answer | None]:
     dispatch, verdict, reply = news.dispatch, news.verdict, news.reply
     assert dispatch is not None and verdict is not None and reply is not None
 
@@ -228,7 +228,7 @@ def _finisher(core: Core, request: Request, news: _News) -> Callable[[Store], An
     return work
 
 
-def _stepper(core: Core, request: Request, news: _News | None) -> Callable[[Store], _Plan]:
+def _stepper(core: Core, request: Request, news: News | None) -> Callable[[Store], _Plan]:
     def work(store: Store) -> _Plan:
         if news is not None:
             _record(core, store, request, news)
@@ -237,7 +237,7 @@ def _stepper(core: Core, request: Request, news: _News | None) -> Callable[[Stor
     return work
 
 
-def _record(core: Core, store: Store, request: Request, news: _News) -> None:
+def _record(core: Core, store: Store, request: Request, news: News) -> None:
     if news.intent is None:
         return
     row = store.intent(news.intent)
@@ -291,7 +291,7 @@ def _plan(core: Core, store: Store, request: Request) -> _Plan:
             if decision.act is Act.READ_BACK:
                 if row is None:
                     plan.row = row = applying.create(core, store, request, fresh_epoch)
-                plan.question = _question(store, core.journal, request.tool, row, request)
+                plan.question = question_of(store, core.journal, request.tool, row, request)
             return plan
     raise AssertionError("a decision that never comes to an act")
 
@@ -331,7 +331,7 @@ def _drive(core: Core, store: Store, request: Request, own: Decision) -> _Plan |
         if decision.act.sends:
             plan.dispatch = applying.begin(core, store, replace(request, tool=tool), row, attempts, decision, row.epoch)
         elif decision.act is Act.READ_BACK:
-            plan.question = _question(store, core.journal, tool, row, request)
+            plan.question = question_of(store, core.journal, tool, row, request)
         elif decision.act is Act.HOLD:
             applying.hold(core, store, request, row, decision, row.epoch)
         elif decision.act is Act.ANSWER:
@@ -358,7 +358,8 @@ def _note(store: Store, request: Request, row: IntentRow | None, decision: Decis
     store.event(about.id, "guard", "told", decision.code.value if decision.code else "", scope=request.scope)
 
 
-def _question(store: Store, journal: Journal, tool: Tool, row: IntentRow | None, request: Request) -> Question:
+def question_of(store: Store, journal: Journal, tool: Tool, row: IntentRow | None, request: Request) -> Question:
+    """Return what an intent wants to know from its read-back."""
     arguments = json.loads(row.request) if row is not None else dict(request.arguments)
     # Only an attempt that may have had an effect dates it: not one that was refused, or is proven absent.
     first = gathering.unresolved_of(store, journal, tool.contract, row, store.now_s)[:1] if row is not None else ()
@@ -391,10 +392,9 @@ def _counts_since_s(tool: Tool, row: IntentRow, begun_s: float) -> float:
     return -inf if lag_s is None else baseline_s - lag_s
 
 
-def _read_back(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:
+def read_back(core: Core, question: Question, intent: str | None) -> Generator[Command, Any, News]:
     """Read the whole list, page by page, and say what it proves."""
-    question = plan.question
-    assert question is not None and question.tool.read is not None
+    assert question.tool.read is not None
     read = question.tool.read
     started_s = core.journal.clock()
     arguments = reading.arguments_of(read.arguments, question.arguments)
@@ -416,10 +416,10 @@ def _read_back(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:
     else:
         whole = False
     finding = reading.judge(question, items, whole=whole)
-    return _News(intent=plan.row.id if plan.row else None, finding=finding, looked="read_back", started_s=started_s)
+    return News(intent=intent, finding=finding, looked="read_back", started_s=started_s)
 
 
-def _read_status(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:
+def _read_status(core: Core, plan: _Plan) -> Generator[Command, Any, News]:
     assert plan.row is not None and plan.tool is not None and plan.tool.progress is not None
     row, progress = plan.row, plan.tool.progress
     data = {
@@ -431,7 +431,7 @@ def _read_status(core: Core, plan: _Plan) -> Generator[Command, Any, _News]:
     reply = yield Look(plan.tool, progress.tool, arguments, core.settings.attempt_timeout_s)
     value = reading.value_of(reply)
     status = None if value is None else reading.progress_of(progress, value)
-    return _News(intent=row.id, looked="status", status=status)
+    return News(intent=row.id, looked="status", status=status)
 
 
 def _answer(request: Request, plan: _Plan, decision: Decision) -> Answer:
@@ -456,8 +456,3 @@ def _original(row: IntentRow | None, request: Request) -> str | None:
     if row is None or (row.payload == request.names.payload and row.content == request.names.content):
         return None
     return row.request
-
-
-def new_intent_id(request: Request, epoch: int) -> str:
-    """Return the id that this call's intent has in `epoch`."""
-    return intent_id(request.names.base, epoch)

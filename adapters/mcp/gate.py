@@ -192,7 +192,9 @@ class GuardGate:
     def _stopped(self, call: Call, code: Code, problem: str) -> bytes:
         tool = self._tool(call)
         decision = Decision(act=Act.CONFLICT if code is not Code.UNKNOWN else Act.ANSWER, code=code)
-        answer = Answer(decision=decision, state=IntentState.NEW, intent=None, now_s=self._guard.journal.clock())
+        # Our own bug may have struck after the request had left.
+        state = IntentState.UNKNOWN if code is Code.UNKNOWN else IntentState.NEW
+        answer = Answer(decision=decision, state=state, intent=None, now_s=self._guard.journal.clock())
         return self._told(call, self._guard.tell(answer, tool, refusal=problem or None, profile=self._profile))
 
     def _tool(self, call: Call) -> Tool:

@@ -3,9 +3,10 @@
 Every request of every method and path goes to the tool server as it came, and its response comes back as it came:
 status, headers, compressed or not, chunk by chunk; redirects are passed on, never followed. Decoded are only bodies
 that speak of tool calls, tool lists, handshakes and cancellations. A `tools/call` that the gate wants is answered by
-the gate alone, with status 200: a 404 or 5xx makes clients send a call again. (One exception: where a 401 that asks
-for credentials is all that the tool server said, the status stays, so that the client can renew its token.) Events
-that belong to such a call reach the client before its answer. When the client goes away the call goes on.
+the gate alone, with status 200: a 404 or 5xx makes clients send a call again. Two exceptions keep the server's status:
+a 401 that asks for credentials, where it is all that was said, so that the client can renew its token; and a 400 whose
+error passes the gate unchanged. Events that belong to such a call reach the client before its answer. When the client
+goes away the call goes on.
 """
 
 from __future__ import annotations

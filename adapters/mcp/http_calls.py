@@ -23,6 +23,8 @@ from .wire import Call, Gate
 
 OUTBOX_MOST = 4 * 1024 * 1024  #: bytes of events that wait for a slow client
 LEG_S = 3600.0  #: longer than any patience; a leg that is open so long will hardly end
+PARTED_S = 60.0  #: a client that polls and has not come back after so long is gone
+POLLING = ("2025-11-25", "2026-07-28")  #: the revisions, from and before, in which a server may close a stream early
 SLOW_S = 30.0  #: a client that takes nothing for so long is gone
 
 
@@ -38,13 +40,17 @@ class Handled:
         self._tasks: set[asyncio.Task[None]] = set()
         self._leg: tuple[asyncio.Future[Reply], asyncio.Task[None]] | None = None
         self._exchanges = 0
-        self._events: deque[bytes] = deque()
+        self._events: deque[Event] = deque()
         self._waiting = 0  # bytes in it
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.gone = False  #: the client's connection is
         self.head: tuple[int, Headers] | None = None  #: of the upstream's response to the client's request
         self.final: Event | None = None  #: the event that carried the upstream's answer
+        self.said: Reply | None = None  #: what became of the client's request
+        self.parted = False  #: the server closed the stream in order, so the client's was closed too; it comes back
+        self.given_id = b""  #: of the last event that had one and went to the client
+        self._patience: asyncio.TimerHandle | None = None
 
     # -- the gate's side ---------------------------------------------------------------------------------------------
 
@@ -97,13 +103,14 @@ class Handled:
             key=key,
             target=self._target,
             headers=self._headers,
-            method=str(sent.get("method", "tools/call")),
+            method=None if sent is call.message else str(sent.get("method", "tools/call")),
             name=name if isinstance(name, str) else None,
             renamed=name != call.params.get("name"),
             extra=headers or {},
             session=self.session,
             before=before_send,
             head=(lambda status, raw: None) if own else self._set_head,
+            part=(lambda: None) if own else self._part,
             event=None if own else self._pass_on,
         )
         task = asyncio.create_task(self._run(ask, future, own=own))
@@ -126,7 +133,7 @@ class Handled:
             reply = Reply(kind="lost", text=f"the proxy failed: {error!r}")
         finally:
             if not own:
-                self.final = ask.final or self.final
+                self.final, self.said = ask.final or self.final, reply
             if not future.done():
                 future.set_result(reply)
 
@@ -138,7 +145,7 @@ class Handled:
         """Queue an event for the client, and wait where the queue is long."""
         if self.gone or self.answered.done():
             return
-        self._events.append(event.raw)
+        self._events.append(event)
         self._waiting += len(event.raw)
         self._wake.set()
         while self._waiting > OUTBOX_MOST and not self.gone:
@@ -148,6 +155,20 @@ class Handled:
                     await self._room.wait()
             except TimeoutError:
                 self.leave()
+
+    def _part(self) -> None:
+        """Close the client's stream as the server closed ours, where the client knows how to come back."""
+        version = self.call.headers.get("mcp-protocol-version", "")
+        if POLLING[0] <= version < POLLING[1] and not (self.gone or self.parted):
+            self.parted = True
+            self._patience = asyncio.get_running_loop().call_later(PARTED_S, self.leave)
+            self._wake.set()
+
+    def rejoin(self) -> None:
+        """Take note that the client is back, on another connection."""
+        self.parted = False
+        if self._patience is not None:
+            self._patience.cancel()
 
     def resolve(self, event: Event) -> None:
         """Take an answer that came on another stream of the session."""
@@ -200,9 +221,16 @@ class Handled:
             return None
         return self.head[1] if get(self.head[1], b"www-authenticate") is not None else None
 
+    @property
+    def status(self) -> int:
+        """Return the status of a gate's answer: 200, but where it is the server's own word that a request is wrong."""
+        said = self.said
+        wrong = said is not None and said.kind == "rpc_error" and said.status == 400
+        return 400 if wrong and said is not None and said.raw == self.answered.result() else 200
+
     async def news(self, within_s: float) -> bool:
         """Wait for events, the head or the answer; False = there was none of them in time."""
-        if self._events or self.answered.done():
+        if self._events or self.answered.done() or self.parted:
             return True
         self._wake.clear()
         try:
@@ -214,7 +242,8 @@ class Handled:
 
     def take(self) -> bytes:
         """Return the events that wait for the client."""
-        data = b"".join(self._events)
+        data = b"".join(event.raw for event in self._events)
+        self.given_id = next((event.id for event in reversed(self._events) if event.id is not None), self.given_id)
         self._events.clear()
         self._waiting = 0
         self._room.set()

@@ -52,15 +52,22 @@ def lowered(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def for_message(
-    headers: Headers, *, session: str | None, extra: Mapping[str, str], method: str, name: str | None, renamed: bool
+    headers: Headers,
+    *,
+    session: str | None,
+    extra: Mapping[str, str],
+    method: str | None,
+    name: str | None = None,
+    renamed: bool = True,
 ) -> Headers:
     """Return the headers of a request whose body may not be the client's: mirrored ones match it, `extra` wins.
 
-    `renamed`: it calls another tool than the client did, so no mirrored argument of the client's is its own.
+    `method` None: the body is the client's, so what mirrors it is too, right or wrong. `renamed`: it calls another tool
+    than the client did, so no mirrored argument of the client's is its own.
     """
     replaced = {key.lower().encode("latin-1"): value.encode("latin-1") for key, value in extra.items()}
     drop = {b"content-length", b"host", b"accept-encoding", b"mcp-session-id", b"last-event-id", *replaced}
-    mirrors = get(headers, b"mcp-method") is not None
+    mirrors = method is not None and get(headers, b"mcp-method") is not None
     if mirrors:
         drop |= {b"mcp-method", b"mcp-name"}
     out = [

@@ -59,13 +59,14 @@ class Ask:
     key: Id
     target: bytes
     headers: Headers  #: of the client's request
-    method: str
+    method: str | None  #: None = the body is the client's own
     name: str | None
     renamed: bool  #: it calls another tool than the client did
     extra: Mapping[str, str]
     session: Session | None
     before: Callable[[], bool] | None
     head: Callable[[int, Headers], None]
+    part: Callable[[], None]  #: called where the server closed the stream in order and wants to be asked again
     event: Callable[[Event], Awaitable[None]] | None  #: takes what else the stream of the answer holds; None = ours
     final: Event | None = None  #: the event that carried the answer
 
@@ -155,7 +156,7 @@ class Legs:
 
     async def _post(self, ask: Ask, body: bytes, method: str, session: str | None, **extra: str) -> Response:
         named = {name.replace("_", "-"): value for name, value in extra.items()}
-        headers = for_message(ask.headers, session=session, extra=named, method=method, name=None, renamed=True)
+        headers = for_message(ask.headers, session=session, extra=named, method=method)
         if method == "initialize":
             headers = without(headers, b"mcp-protocol-version")
         return await self._wire.send("POST", ask.target, headers, body)
@@ -258,8 +259,12 @@ class Legs:
                 return reply
             while True:
                 if not place.last_id or place.tries >= RESUMES:
-                    return Reply(kind="lost", text=f"The stream broke off before the answer: {place.why}.")
+                    return Reply(
+                        kind="lost", text=f"The stream broke off before the answer: {place.why or 'it ended'}."
+                    )
                 place.tries += 1
+                if not place.why:
+                    ask.part()
                 await asyncio.sleep(place.pause_s())
                 try:
                     current = await self._resumed(ask, place.last_id)
@@ -285,7 +290,7 @@ class Legs:
                     task.add_done_callback(self._drains.discard)
                     return reply
                 await (self.decline(ask, event) if ask.event is None else ask.event(event))
-            place.why = "it ended"
+            place.why = ""
         except TooLargeError as error:
             return Reply(kind="lost", text=f"The stream of the answer holds {error}.")
         except Broken as error:
@@ -297,8 +302,8 @@ class Legs:
 
     async def _resumed(self, ask: Ask, last_id: bytes) -> Response:
         upstream = ask.session.upstream if ask.session is not None else None
-        headers = for_message(ask.headers, session=upstream, extra={}, method="", name=None, renamed=True)
-        headers = without(headers, b"accept", b"content-type", b"mcp-method")
+        headers = for_message(ask.headers, session=upstream, extra={}, method="")
+        headers = without(headers, b"accept", b"content-type")
         headers += [(b"accept", b"text/event-stream"), (b"last-event-id", last_id)]
         return await self._wire.send("GET", ask.target, headers)
 

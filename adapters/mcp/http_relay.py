@@ -73,6 +73,8 @@ class Relay:
             message = self._decoded(client, body)
         if client.method in ("POST", "DELETE"):
             self._acknowledge(client, message)
+        if client.method == "GET" and (handled := self._parted(client)) is not None:
+            return await self._attend(client, handled)
         if client.method == "DELETE" and client.session is not None:
             await self._relay(client, target, body)
             self._legs.forget(client.session)
@@ -218,6 +220,10 @@ class Relay:
         work = asyncio.create_task(self._work_on(handled))
         self._work.add(work)
         work.add_done_callback(self._work.discard)
+        return await self._attend(client, handled)
+
+    async def _attend(self, client: Client, handled: Handled) -> None:
+        """Keep the client's connection until the answer, and remember that it was given."""
         try:
             async with client.watched(handled.leave):
                 await self._reply(client, handled)
@@ -226,11 +232,20 @@ class Relay:
             raise
         if handled.gone:
             raise GoneError
-        if not call.cancelled:
+        if not handled.parted and not handled.call.cancelled:
             self._answered.setdefault(client.key, []).append(handled)
             self._answered.move_to_end(client.key)
             if len(self._answered) > MOST_CLIENTS:
                 self._answered.popitem(last=False)
+
+    def _parted(self, client: Client) -> Handled | None:
+        """Return the call whose stream was closed early and whose client now comes back for the rest."""
+        last_id = get(client.headers, b"last-event-id")
+        for each in (*self._calls, *self._undelivered) if last_id and client.session is not None else ():
+            if each.parted and each.given_id == last_id and each.call.session == client.session:
+                self._undelivered.pop(each, None)
+                each.rejoin()
+                return each
         return None
 
     def _full(self) -> bool:
@@ -242,7 +257,7 @@ class Relay:
             await handled.work()
         finally:
             self._calls.discard(handled)
-            if handled.gone and handled.session is not None:
+            if (handled.gone or handled.parted) and handled.session is not None:
                 self._undelivered[handled] = None
                 if len(self._undelivered) > MOST_UNDELIVERED:
                     self._undelivered.popitem(last=False)
@@ -259,6 +274,8 @@ class Relay:
                 await client.write(data)
             if handled.answered.done():
                 break
+            if handled.parted and handled.given_id:
+                return await client.end()
             if not await handled.news(PULSE_S if streaming else LIFE_S):
                 if not streaming and client.accepts_stream():
                     streaming = True
@@ -266,7 +283,8 @@ class Relay:
                 if streaming:
                     await client.write(b": still open\n\n")
         if handled.gone:
-            return
+            return None
+        handled.rejoin()
         if streaming:
             await client.end(handled.as_event())
         elif (challenge := handled.challenge) is not None:
@@ -274,7 +292,8 @@ class Relay:
             await client.whole(401, [*headers, JSON], handled.answered.result())
         else:
             headers = _answer_headers(client, handled, b"application/json")
-            await client.whole(200, headers, handled.answered.result())
+            await client.whole(handled.status, headers, handled.answered.result())
+        return None
 
     def _cancelled(self, client: Client, key: rpc.Id | None) -> bool:
         """Take note of a cancellation; True = it ends here, the server must not see it."""
@@ -364,7 +383,7 @@ def _for_client(client: Client, headers: Headers) -> Headers:
 def _answer_headers(client: Client, handled: Handled, content_type: bytes) -> Headers:
     """Return the headers of a gate's answer: the upstream's where it took the call, but for what tells of its body."""
     status, headers = handled.head or (0, [])
-    kept = _for_client(client, headers) if 200 <= status < 300 else []
+    kept = _for_client(client, headers) if 200 <= status < 300 or status == 400 else []
     kept = without(kept, b"content-type", b"content-length", b"content-encoding", b"cache-control", b"etag")
     return [*kept, (b"content-type", content_type), (b"cache-control", b"no-cache")]
 

@@ -141,8 +141,15 @@ class Store(ABC):
         """Return the version of an identity's row; 0 when there is none."""
 
     @abstractmethod
-    def swap(self, identity: str, version: int) -> None:
-        """Move an identity from `version` to the next, or raise `Raced` (the work is then run again)."""
+    def swap(self, identity: str, version: int, intent: str | None = None) -> None:
+        """Move an identity from `version` to the next, or raise `Raced` (the work is then run again).
+
+        `intent` is remembered as the last one that began for this identity.
+        """
+
+    @abstractmethod
+    def last(self, identity: str) -> str | None:
+        """Return the intent that a swap last remembered for an identity."""
 
     @abstractmethod
     def latest(self, base: str) -> IntentRow | None:

@@ -31,7 +31,7 @@ NOTE_S = 1.0  #: how long a note may wait for a commit to travel with
 _log = logging.getLogger(__name__)
 
 
-class StoreFault(Exception):  # noqa: N818  (it carries an error, callers never see it)
+class StoreFault(Exception):
     """The store could not begin or commit; nothing of the batch is durable."""
 
     def __init__(self, problem: str, remedy: str) -> None:

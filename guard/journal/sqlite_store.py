@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE identities (id TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE identities (id TEXT PRIMARY KEY, version INTEGER NOT NULL, last TEXT) WITHOUT ROWID;
 CREATE TABLE intents (
     seq INTEGER PRIMARY KEY, id TEXT NOT NULL, base TEXT NOT NULL, epoch INTEGER NOT NULL, identity TEXT NOT NULL,
     kind TEXT NOT NULL, resource TEXT, principal TEXT NOT NULL, scope TEXT NOT NULL, server TEXT NOT NULL,
@@ -204,15 +204,21 @@ class SQLiteStore(Store):
         found = self.execute("SELECT version FROM identities WHERE id = ?", (identity,)).fetchone()
         return found[0] if found else 0
 
-    def swap(self, identity: str, version: int) -> None:
+    def swap(self, identity: str, version: int, intent: str | None = None) -> None:
         """Move the version in one statement, whose row count tells a race."""
+        values: Values = (intent, identity)
         if version == 0:
-            sql, values = "INSERT INTO identities (version, id) VALUES (1, ?) ON CONFLICT DO NOTHING", (identity,)
+            sql = "INSERT INTO identities (version, last, id) VALUES (1, ?, ?) ON CONFLICT DO NOTHING"
         else:
-            sql = "UPDATE identities SET version = version + 1 WHERE id = ? AND version = ?"
-            values = (identity, version)  # type: ignore[assignment]  # one name for two shapes of parameters
+            sql = "UPDATE identities SET version = version + 1, last = coalesce(?, last) WHERE id = ? AND version = ?"
+            values = (intent, identity, version)
         if self.execute(sql, values).rowcount != 1:
             raise Raced(f"identity {identity} is no longer at version {version}")
+
+    def last(self, identity: str) -> str | None:
+        """Read it by primary key."""
+        found = self.execute("SELECT last FROM identities WHERE id = ?", (identity,)).fetchone()
+        return found[0] if found else None
 
     def latest(self, base: str) -> IntentRow | None:
         """Read the last entry of the index over base and epoch."""

@@ -117,6 +117,13 @@ class World:
                 os.kill(pid, signal.SIGKILL)
 
 
+def call_in_turn(points: dict[World, list[str]]) -> None:
+    """Make the library's calls, each in a process of its own that dies at its point."""
+    jobs = json.dumps([[str(world.folder), list(each)] for world, each in points.items()])
+    command = [sys.executable, str(HERE / "library_children.py"), jobs]
+    subprocess.run(command, timeout=60, check=True)
+
+
 class Client:
     """An MCP client of one proxy."""
 

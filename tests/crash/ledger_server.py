@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(sys.argv[1])
-LEDGER = FOLDER / "ledger"
 TEXT = {"type": "string"}
 TOOLS = {
     "charge": {"invoice": TEXT, "amount": {"type": "integer"}, "idempotency_key": TEXT},
@@ -26,28 +24,28 @@ TOOLS = {
 }
 
 
-def stop(point: str) -> None:
+def stop(folder: Path, point: str) -> None:
     """Wait for the test, where it asked for that."""
-    if not (FOLDER / f"pause.{point}").exists():
+    if not (folder / f"pause.{point}").exists():
         return
-    draft = FOLDER / f"draft.{os.getpid()}"
+    draft = folder / f"draft.{os.getpid()}"
     draft.write_text(str(os.getpid()))
-    draft.rename(FOLDER / f"reached.{point}")
-    while not (FOLDER / f"go.{point}").exists():
+    draft.rename(folder / f"reached.{point}")
+    while not (folder / f"go.{point}").exists():
         time.sleep(0.005)
 
 
-def entries() -> list[dict[str, Any]]:
+def entries(file: Path) -> list[dict[str, Any]]:
     """Return what happened so far."""
-    return [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def commit(tool: str, arguments: dict[str, Any]) -> int:
+def commit(file: Path, tool: str, arguments: dict[str, Any]) -> int:
     """Let the effect happen, once for each key; return its number."""
     key = arguments.get("idempotency_key")
-    with open(LEDGER, "ab") as ledger:
+    with open(file, "ab") as ledger:
         fcntl.flock(ledger, fcntl.LOCK_EX)
-        before = entries()
+        before = entries(file)
         for number, entry in enumerate(before):
             if key is not None and entry.get("idempotency_key") == key:
                 return number
@@ -57,18 +55,18 @@ def commit(tool: str, arguments: dict[str, Any]) -> int:
         return len(before)
 
 
-def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def call(folder: Path, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Run one tool."""
     if name == "list_charges":
-        value: dict[str, Any] = {"charges": entries()}
+        value: dict[str, Any] = {"charges": entries(folder / "ledger")}
     else:
-        stop("before_effect")
-        value = {"number": commit(name, arguments)}
-        stop("before_reply")
+        stop(folder, "before_effect")
+        value = {"number": commit(folder / "ledger", name, arguments)}
+        stop(folder, "before_reply")
     return {"content": [{"type": "text", "text": json.dumps(value)}], "structuredContent": value, "isError": False}
 
 
-def serve() -> None:
+def serve(folder: Path) -> None:
     """Answer until the input ends."""
     for line in sys.stdin:
         message = json.loads(line)
@@ -84,11 +82,11 @@ def serve() -> None:
             schemas = {name: {"type": "object", "properties": properties} for name, properties in TOOLS.items()}
             result = {"tools": [{"name": name, "inputSchema": schema} for name, schema in schemas.items()]}
         elif method == "tools/call":
-            result = call(params["name"], params.get("arguments") or {})
+            result = call(folder, params["name"], params.get("arguments") or {})
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError, KeyboardInterrupt):
-        serve()
+        serve(Path(sys.argv[1]))
     os._exit(0)  # whoever read the output may be gone: nothing is left to flush

@@ -1,4 +1,4 @@
-"""Both ends of an HTTP relay, for tests: a scripted tool server that can break in every way, and a client that sees bytes.
+"""Both ends of an HTTP relay, for tests: a scripted tool server that can break in every way, a client that sees bytes.
 
 Standard library only, on raw streams: what a test compares is what was on the wire.
 """

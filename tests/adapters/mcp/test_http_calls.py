@@ -121,7 +121,8 @@ def test_a_forwarded_call_is_always_answered_with_200(play: Play, kind: str, sta
 
             upstream.on["charge"] = charge
             answer = await session.post(call("charge"))
-            assert (200, True) == (answer.status, answer.complete)
+            # A 400 passes where the server itself says that the request was wrong: no client sends that again.
+            assert (400 if play is refused else 200, True) == (answer.status, answer.complete)
             [reply] = gate.replies
             assert (kind, status) == (reply.kind, reply.status)
             assert text in reply.text
@@ -156,7 +157,7 @@ def test_a_request_for_credentials_passes_with_its_status():
     challenge = ("WWW-Authenticate", 'Bearer error="invalid_token"')
 
     async def scenario() -> None:
-        async with scene() as (upstream, gate, session):
+        async with scene() as (upstream, _, session):
 
             async def charge(request: Message, answer: Answer) -> None:
                 await answer.whole(401, [challenge])
@@ -215,6 +216,19 @@ def test_a_key_goes_where_the_contract_wants_it():
             assert {**gate.message, "id": 9} == sent.json
             names = ("idempotency-key", "mcp-param-region", "mcp-name", "x-other", "content-length")
             assert ["k-1", "us", "charge", "1", str(len(sent.body))] == [sent.get(name) for name in names]
+
+    run(scenario())
+
+
+def test_what_mirrors_an_untouched_body_is_untouched():
+    """A server must see, and refuse, headers that contradict the body."""
+
+    async def scenario() -> None:
+        async with Upstream() as upstream, relay(upstream.url, Gate()) as port:
+            headers = [("Mcp-Method", "tools/list"), ("Mcp-Name", "other"), ("Mcp-Param-A", "b")]
+            await request(port, "POST", "/mcp", [*headers, JSON, ACCEPT], call("charge"))
+            names = ("mcp-method", "mcp-name", "mcp-param-a")
+            assert ["tools/list", "other", "b"] == [upstream.requests[0].get(name) for name in names]
 
     run(scenario())
 
@@ -334,23 +348,80 @@ def test_a_cut_stream_is_taken_up_again():
     run(scenario())
 
 
+async def polled(upstream: Upstream, session: Session) -> tuple[list[Event], int]:
+    """Call a tool whose server closes the stream again and again; return what was read, over how many streams."""
+
+    async def charge(request: Message, answer: Answer) -> None:
+        reads = len([each for each in upstream.requests if each.method == "GET"])
+        await answer.stream()
+        await answer.chunk(b"id: e-%d\nretry: 1\ndata:\n\n" % reads)
+        if reads == 12:
+            await answer.event(result(1, "done"), "e-last")
+        await answer.end()
+
+    upstream.on |= {"charge": charge, "GET": charge}
+    answer, streams = await session.post(call("charge")), 1
+    found = events(answer)
+    while b'"result"' not in (found[-1].data or b""):
+        assert (200, True) == (answer.status, answer.complete)
+        headers = [*session.headers, ("Last-Event-ID", (found[-1].id or b"").decode())]
+        answer, streams = await session.connection.request("GET", "/mcp", headers), streams + 1
+        found += events(answer)
+    return found, streams
+
+
 def test_a_server_that_wants_to_be_polled_is_polled():
-    """It closes the stream in good order, again and again, and names the pause."""
+    """It closes the stream in good order; a client that knows this comes back for the gate's word.
+
+    The server sees one reader, not two.
+    """
+
+    async def scenario() -> None:
+        async with scene() as (upstream, gate, session):
+            found, streams = await polled(upstream, session)
+            assert 1 < streams
+            assert [f"e-{n}".encode() for n in [*range(13), "last"]] == [event.id for event in found]
+            assert b"done" in (found[-1].data or b"")
+            assert 12 == len([each for each in upstream.requests if each.method == "GET"])
+            assert ["result"] == [reply.kind for reply in gate.replies]
+            await session.post(ask("ping"))
+            assert [("delivered", 1)] == gate.events
+
+    run(scenario())
+
+
+def test_an_older_client_does_not_see_that_its_server_is_polled():
+    """Before 2025-11-25 a stream that ends without the answer was a failure."""
+
+    async def scenario() -> None:
+        async with scene() as (upstream, _, session):
+            session.headers = [*session.headers[:-1], ("MCP-Protocol-Version", "2025-06-18")]
+            found, streams = await polled(upstream, session)
+            assert (1, 14) == (streams, len(found))
+
+    run(scenario())
+
+
+def test_a_polling_client_that_does_not_come_back_is_gone(monkeypatch: pytest.MonkeyPatch):
+    """Its answer was never heard, and the guard has to know."""
+    monkeypatch.setattr("onceward.adapters.mcp.http_calls.PARTED_S", 0.05)
 
     async def scenario() -> None:
         async with scene() as (upstream, gate, session):
 
             async def charge(request: Message, answer: Answer) -> None:
-                number = len(upstream.requests)
                 await answer.stream()
-                await answer.chunk(b"id: e-%d\nretry: 1\ndata:\n\n" % number)
-                if len([each for each in upstream.requests if each.method == "GET"]) == 12:
-                    await answer.event(result(1, "done"))
+                await answer.chunk(b"id: e-1\nretry: 1\ndata:\n\n")
+                if request.method == "GET":
+                    await upstream.left.wait()
                 await answer.end()
 
             upstream.on |= {"charge": charge, "GET": charge}
-            assert b"done" in (events(await session.post(call("charge")))[-1].data or b"")
-            assert ["result"] == [reply.kind for reply in gate.replies]
+            await session.post(call("charge"))
+            while not gate.events:
+                await asyncio.sleep(0.005)
+            assert [("cancelled", 1)] == gate.events
+            upstream.left.set()
 
     run(scenario())
 

@@ -448,7 +448,7 @@ def test_a_call_is_known_however_it_is_spelled(spelling: bytes):
     """PHP writes its slashes so; the tool server reads them all alike."""
 
     async def scenario() -> None:
-        async with scene() as (upstream, gate, session):
+        async with scene() as (_, gate, session):
             answer = await session.post(call("charge").replace(b"tools/call", spelling))
             assert 200 == answer.status
             assert ["result"] == [reply.kind for reply in gate.replies]

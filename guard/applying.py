@@ -70,6 +70,8 @@ def begin(
     version = store.version(row.identity)
     repeat_of = decision.repeat_of or (_happened_before(store, row) if new and version else None)
     store.swap(row.identity, version, row.id)
+    if version and decision.act is Act.SEND and tool.read is not None and not tool.read.baseline:
+        _close_counted(store, tool, row, now_s - reading.SKEW_S)
     own = new or decision.act is Act.SEND
     changed = False
     if decision.act is Act.SEND:
@@ -198,7 +200,8 @@ def record_finding(core: Core, store: Store, tool: Tool, row: IntentRow, finding
         facts["seen"] = sorted({*facts.get("seen", ()), *finding.seen})
     if not store.attempts(row.id) and finding.found is not Found.INCONCLUSIVE:
         facts["baseline"], facts["baseline_s"] = finding.matches, started_s
-        _close_counted(store, tool, row, started_s)
+        if tool.contract.read_back is not None and tool.contract.read_back.lag_s is not None:
+            _close_counted(store, tool, row, started_s - tool.contract.read_back.lag_s)
     facts["not_before_s"] = store.now_s + _again_s(row, reads)
     row.facts = facts
     store.event(row.id, "guard", "read_back", finding.why, found=finding.found.value, matches=finding.matches)
@@ -284,19 +287,18 @@ def acknowledge(store: Store, intent: str) -> None:
 
 def _keep_open(store: Store, tool: Tool, row: IntentRow) -> None:
     """Keep an intent that happened before the others' eyes: a copy of it may still land, or their count may miss it."""
-    counted = tool.read is not None and tool.read.baseline
+    counted = tool.read is not None and tool.read.stamp_argument is None
     idempotent = tool.contract.effect is Effect.IDEMPOTENT
     if counted or (idempotent and any(a.state.may_commit for a in store.attempts(row.id))):
         row.facts = {**row.facts, "straggles": True}
 
 
-def _close_counted(store: Store, tool: Tool, row: IntentRow, started_s: float) -> None:
-    """Forget what a baseline that started after its lag shows for certain."""
-    lag_s = tool.contract.read_back.lag_s if tool.contract.read_back else None
-    if lag_s is None or tool.contract.effect is Effect.IDEMPOTENT:
+def _close_counted(store: Store, tool: Tool, row: IntentRow, before_s: float) -> None:
+    """Forget what was settled so long before this intent that no read-back can take it for this one's."""
+    if tool.contract.effect is Effect.IDEMPOTENT:
         return
     for other in store.open_of(row.identity):
-        if other.id != row.id and other.settled_s is not None and other.settled_s + lag_s < started_s:
+        if "straggles" in other.facts and other.settled_s is not None and other.settled_s < before_s:
             other.facts = {name: value for name, value in other.facts.items() if name != "straggles"}
             other.open = still_open(other)
             store.put_intent(other)

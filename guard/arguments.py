@@ -140,9 +140,10 @@ class Plan:
 
     def texts(self, arguments: Mapping[str, Any]) -> Texts:
         """Return the canonical texts of the arguments and of their classes. Raises ArgumentsError."""
-        whole = self.made_equal(arguments)
+        whole = self.filled(arguments)
         for steps in self.required:
             _require(whole, steps, 0, "$")
+        whole = self.made_equal(whole)
         identity, terms, content = self.split(whole)
         acted_on = [_values(whole, steps) for steps in self.resource]
         return Texts(
@@ -154,15 +155,13 @@ class Plan:
             canonical(acted_on) if any(value is not None for value in acted_on) else None,
         )
 
-    def made_equal(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments with nulls dropped, defaults filled in and every path in its form.
-
-        Raises ArgumentsError for what cannot be named, not for an identity that is missing.
-        """
+    def filled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments with nulls dropped and defaults filled in. Raises ArgumentsError."""
         whole: dict[str, Any] = _present(arguments)
-        if not plain(whole):
-            whole = tidy(whole)
-        whole = {**self.defaults, **whole}
+        return {**self.defaults, **(whole if plain(whole) else tidy(whole))}
+
+    def made_equal(self, whole: dict[str, Any]) -> dict[str, Any]:
+        """Return filled arguments with every path in its form. Raises ArgumentsError."""
         made = _made_equal(whole, self.tree, self.home, "$")
         return {} if made is _NONE else made
 
@@ -187,7 +186,7 @@ def _listed(pieces: Mapping[str, str], names: list[str]) -> str | None:
 
 def _steps(path: str) -> list[str]:
     steps = _NODE.findall(path)
-    if not steps or path != "".join(steps[:1] + [s if s == "[]" else f".{s}" for s in steps[1:]]):
+    if not steps or steps[0] == "[]" or path != "".join(steps[:1] + [s if s == "[]" else f".{s}" for s in steps[1:]]):
         raise ValueError(f"`{path}` is not a path; write names with dots, and [] for every item: items[].sku")
     return [normalize("NFC", step) for step in steps]
 

@@ -13,28 +13,27 @@ A call returns the tool's result, or raises: the tool's own error when the servi
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import inspect
 import json
-import time
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import applying, texts
-from .errors import Conflict, GuardError, Held, JournalError, Refused, Stopped, Unknown
-from .evidence import Act, AttemptState, Code, Decision, Effect, IntentState
+from .errors import Conflict, GuardError, Held, Refused, Stopped, Unknown
+from .evidence import Act, Code, Decision, Effect, IntentState
 from .gathering import Request, Settings
 from .identity import Rules, name_call
-from .journal.base import Journal, Store
+from .journal.base import Store
 from .outcomes import Reply, from_exception
-from .recovery import Answer, Command, Core, Dispatch, Look, Pause, Send, Step, recover, verdict_of
+from .recovery import Answer, Core, Dispatch, Look, recover
+from .shells import Sent, Shell, sending
 from .tools import Tool
 
 if TYPE_CHECKING:
@@ -45,12 +44,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 LABEL = "onceward_label"
 
 _scope: ContextVar[str | None] = ContextVar("onceward_scope", default=None)
-_sending: ContextVar[Dispatch | None] = ContextVar("onceward_sending", default=None)
 
 
 def current_key() -> str | None:
     """Return the idempotency key of the call being sent, for tools that carry it outside their arguments."""
-    dispatch = _sending.get()
+    dispatch = sending.get()
     return dispatch.key if dispatch is not None else None
 
 
@@ -64,18 +62,7 @@ def scope(name: str) -> Iterator[None]:
         _scope.reset(token)
 
 
-@dataclass(slots=True)
-class _Sent:
-    """What the shell remembers of one call: its last request, and the exception it ended with."""
-
-    dispatch: Dispatch | None = None
-    error: BaseException | None = None
-    value: Any = None
-    has_value: bool = False
-    reply: Reply | None = None  #: to the last request; None while it runs
-
-
-class Guard:
+class Guard(Shell):
     """Guards the calls of one server's tools. Safe to share between threads and tasks."""
 
     def __init__(
@@ -95,10 +82,9 @@ class Guard:
         from .opening import open_all
 
         self.toolbox: Toolbox
-        self.journal: Journal
-        self.toolbox, self.journal, key = open_all(contracts, journal, secret)
+        self.toolbox, opened, key = open_all(contracts, journal, secret)
+        super().__init__(Core(opened, key, settings or Settings()))
         self.scope, self.principal, self.patience_s = scope, principal, patience_s
-        self.core = Core(self.journal, key, settings or Settings())
         self._functions: dict[str, Callable[..., Any]] = {}
         self._heard: list[str] = []
 
@@ -221,8 +207,8 @@ class Guard:
             return function(**arguments)
         request = self.request(tool, arguments, scope=self._scope_or_stop(scope, tool), label=label, call_id=call_id)
         self.hear()
-        sent = _Sent()
-        answer = self._run(recover(self.core, request), function, sent, request)
+        sent = Sent()
+        answer = self.run_sync(recover(self.core, request), function, self._function, sent)
         return self._finish(answer, sent, tool)
 
     async def acall(
@@ -242,10 +228,10 @@ class Guard:
             return await _awaited(function(**arguments))
         request = self.request(tool, arguments, scope=self._scope_or_stop(scope, tool), label=label, call_id=call_id)
         self.hear()
-        sent = _Sent()
+        sent = Sent()
 
         async def sender(dispatch: Dispatch) -> Reply:
-            token = _sending.set(dispatch)
+            token = sending.set(dispatch)
             try:
                 sent.value = await _awaited(function(**dispatch.arguments))
                 sent.has_value = True
@@ -253,7 +239,7 @@ class Guard:
                 sent.error = error
                 return from_exception(error, inner_retries=tool.inner_retries)
             finally:
-                _sending.reset(token)
+                sending.reset(token)
             return Reply(kind="result", body=sent.value)
 
         async def looker(look: Look) -> Reply:
@@ -264,172 +250,6 @@ class Guard:
 
         answer = await self.run_async(recover(self.core, request), request, sender, looker, sent=sent)
         return self._finish(answer, sent, tool)
-
-    def _run(
-        self, steps: Generator[Command, Any, Answer], function: Callable[..., Any], sent: _Sent, request: Request
-    ) -> Answer:
-        value: Any = None
-        while True:
-            try:
-                command = steps.send(value)
-            except StopIteration as end:
-                answer: Answer = end.value
-                return answer
-            if type(command) is Step:
-                try:
-                    value = self.journal.run(command.work)
-                except JournalError as error:
-                    return self._unrecorded(error, sent, request)
-            elif type(command) is Send:
-                value = sent.reply = self._send(command.dispatch, function, sent)
-            elif type(command) is Look:
-                try:
-                    value = Reply(kind="result", body=self._function(command.name)(**command.arguments))
-                except Exception as error:  # a failed read is inconclusive, and recorded as such
-                    value = from_exception(error)
-            elif type(command) is Pause:
-                time.sleep(command.seconds)
-                value = None
-
-    def _send(self, dispatch: Dispatch, function: Callable[..., Any], sent: _Sent) -> Reply:
-        sent.dispatch, sent.error, sent.has_value = dispatch, None, False
-        token = _sending.set(dispatch)
-        try:
-            if not self.may_leave(dispatch):
-                return Reply(kind="not_sent", text="too late to send: the deadline of the attempt was over")
-            sent.value = function(**dispatch.arguments)
-            sent.has_value = True
-            return Reply(kind="result", body=sent.value)
-        except Exception as error:  # the service's failure, whatever it is, is evidence; the caller is told in _finish
-            sent.error = error
-            return from_exception(error, inner_retries=dispatch.tool.inner_retries)
-        except BaseException as error:  # interrupted by the user or the interpreter: record it, then let it through
-            self._record_now(dispatch, from_exception(error))
-            raise
-        finally:
-            _sending.reset(token)
-
-    async def run_async(
-        self,
-        steps: Generator[Command, Any, Answer],
-        request: Request,
-        sender: Callable[[Dispatch], Awaitable[Reply]],
-        looker: Callable[[Look], Awaitable[Reply]],
-        *,
-        sent: _Sent | None = None,
-    ) -> Answer:
-        """Run a recovery with async callables for its requests and reads. Late replies are recorded when they come."""
-        sent = sent or _Sent()
-        value: Any = None
-        while True:
-            try:
-                command = steps.send(value)
-            except StopIteration as end:
-                answer: Answer = end.value
-                return answer
-            if type(command) is Step:
-                try:
-                    value = await self.journal.run_async(command.work)
-                except JournalError as error:
-                    return self._unrecorded(error, sent, request)
-            elif type(command) is Send:
-                sent.dispatch, sent.error, sent.has_value, sent.reply = command.dispatch, None, False, None
-                value = sent.reply = await self._send_async(command.dispatch, sender, request)
-            elif type(command) is Look:
-                try:
-                    value = await asyncio.wait_for(looker(command), command.timeout_s)
-                except TimeoutError:
-                    value = Reply(kind="lost", text="the read was not answered in time")
-            elif type(command) is Pause:
-                await asyncio.sleep(command.seconds)
-                value = None
-
-    async def _send_async(
-        self, dispatch: Dispatch, sender: Callable[[Dispatch], Awaitable[Reply]], request: Request
-    ) -> Reply | None:
-        if not self.may_leave(dispatch):
-            return Reply(kind="not_sent", text="too late to send: the deadline of the attempt was over")
-        task = asyncio.ensure_future(sender(dispatch))
-        bounded = dispatch.tool.contract.effect is not Effect.UNDECLARED
-        left_s = request.patience_until_s - self.journal.clock() if bounded else inf
-        limit_s = min(dispatch.timeout_s, left_s) if bounded else None
-        try:
-            done, _ = await asyncio.wait({task}, timeout=limit_s)
-        except asyncio.CancelledError:
-            self._harvest(dispatch, task, timed_out=False)
-            raise
-        if done:
-            return task.result()
-        self._harvest(dispatch, task, timed_out=left_s > dispatch.timeout_s)
-        if left_s <= dispatch.timeout_s:
-            return None  # patience is over, the request still runs
-        return Reply(kind="lost", text=f"no answer within {dispatch.timeout_s:g} s")
-
-    def _harvest(self, dispatch: Dispatch, task: asyncio.Future[Reply], *, timed_out: bool) -> None:
-        """Record a reply that comes after its caller stopped waiting; and, without one, that the time is over."""
-        loop = asyncio.get_running_loop()
-        self._harvests.add(task)
-
-        def over() -> None:
-            if not task.done():
-                self._record_later(dispatch, Reply(kind="lost", text=f"no answer within {dispatch.timeout_s:g} s"))
-
-        timer = None if timed_out else loop.call_later(dispatch.timeout_s, over)
-
-        def late(done: asyncio.Future[Reply]) -> None:
-            self._harvests.discard(done)
-            if timer is not None:
-                timer.cancel()
-            reply = Reply(kind="lost", text="cancelled") if done.cancelled() else done.result()
-            self._record_later(dispatch, reply)
-
-        task.add_done_callback(late)
-
-    @functools.cached_property
-    def _harvests(self) -> set[asyncio.Future[Reply]]:
-        return set()
-
-    def may_leave(self, dispatch: Dispatch) -> bool:
-        """Tell whether a request may still leave: its deadline, which lies within its lease, is not over."""
-        return self.journal.clock() <= dispatch.attempt.send_before_s
-
-    # -- recording ------------------------------------------------------------------------------------------------
-
-    def _recording(self, dispatch: Dispatch, reply: Reply) -> Callable[[Store], None]:
-        tool = dispatch.tool
-        verdict = verdict_of(dispatch, reply)
-
-        def work(store: Store) -> None:
-            row = store.intent(dispatch.intent)
-            if row is not None:
-                applying.record_outcome(self.core, store, tool, row, dispatch.attempt, verdict, reply)
-                if verdict.state is AttemptState.HAPPENED:
-                    store.event(row.id, "guard", "late_reply", "recorded after its caller had gone")
-
-        return work
-
-    def _record_now(self, dispatch: Dispatch, reply: Reply) -> None:
-        try:
-            self.journal.run(self._recording(dispatch, reply))
-        except JournalError:
-            self._record_later(dispatch, reply)
-
-    def _record_later(self, dispatch: Dispatch, reply: Reply) -> None:
-        self.journal.later(self._recording(dispatch, reply))
-
-    def _unrecorded(self, error: JournalError, sent: _Sent, request: Request) -> Answer:
-        """Nothing was sent: refuse. Something was: its outcome is unknown until the journal can be written again."""
-        if sent.dispatch is None:
-            raise error
-        if sent.reply is not None:  # else it still runs, and is recorded when it comes
-            self._record_later(sent.dispatch, sent.reply)
-        sent.has_value = False
-        return Answer(
-            decision=Decision(act=Act.ANSWER, code=Code.UNKNOWN),
-            state=IntentState.UNKNOWN,
-            intent=sent.dispatch.intent,
-            now_s=self.journal.clock(),
-        )
 
     def heard(self, intent: str) -> None:
         """Note that the answer of an intent reached its caller; written with the next step of this guard."""
@@ -442,7 +262,7 @@ class Guard:
 
     # -- answering ------------------------------------------------------------------------------------------------
 
-    def _finish(self, answer: Answer, sent: _Sent, tool: Tool) -> Any:
+    def _finish(self, answer: Answer, sent: Sent, tool: Tool) -> Any:
         act, code = answer.decision.act, answer.decision.code
         if act is Act.REPLAY:
             assert answer.intent is not None

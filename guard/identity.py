@@ -121,9 +121,9 @@ def compare(old_arguments: Mapping[str, Any], new_arguments: Mapping[str, Any], 
     the payload's name too; as content it counts as nearly equal, since the guard then asks before it sends.
     """
     plan = rules.plan
-    *new, new_content = plan.split(plan.made_equal(marked_like(old_arguments, new_arguments)))
+    *new, new_content = plan.split(plan.made_equal(plan.filled(marked_like(old_arguments, new_arguments))))
     try:
-        *old, old_content = plan.split(plan.made_equal(old_arguments))
+        *old, old_content = plan.split(plan.made_equal(plan.filled(old_arguments)))
     except ArgumentsError:
         return Payload.TERMS  # stored under other rules, so nothing shows that it meant the same
     if list(map(canonical, old)) != list(map(canonical, new)):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import floor, inf
 from typing import Any
 
 from . import applying, gathering, reading
@@ -137,6 +137,7 @@ class News:
     status: Any = None
     looked: str | None = None  #: "read_back" or "status"
     started_s: float = 0.0
+    begun_s: float | None = None  #: the attempt that dated the question; a finding about another one is void
 
 
 def recover(core: Core, request: Request) -> Generator[Command, Any, Answer]:
@@ -246,7 +247,7 @@ def _record(core: Core, store: Store, request: Request, news: News) -> None:
     tool = request.tools(row.tool) or request.tool
     if news.dispatch is not None and news.verdict is not None and news.reply is not None:
         applying.record_outcome(core, store, tool, row, news.dispatch.attempt, news.verdict, news.reply)
-    elif news.finding is not None:
+    elif news.finding is not None and news.begun_s == _dated_s(store, core.journal, tool, row):
         applying.record_finding(core, store, tool, row, news.finding, news.started_s)
     elif news.looked == "status":
         applying.record_status(core, store, tool, row, news.status)
@@ -361,11 +362,10 @@ def _note(store: Store, request: Request, row: IntentRow | None, decision: Decis
 def question_of(store: Store, journal: Journal, tool: Tool, row: IntentRow | None, request: Request) -> Question:
     """Return what an intent wants to know from its read-back."""
     arguments = json.loads(row.request) if row is not None else dict(request.arguments)
-    # Only an attempt that may have had an effect dates it: not one that was refused, or is proven absent.
-    first = gathering.unresolved_of(store, journal, tool.contract, row, store.now_s)[:1] if row is not None else ()
+    begun_s = _dated_s(store, journal, tool, row) if row is not None else None
     owned = 0
-    if row is not None and first:
-        since_s = _counts_since_s(tool, row, first[0].begun_s)
+    if row is not None and begun_s is not None:
+        since_s = _counts_since_s(tool, row, begun_s)
         others = (other for other in store.open_of(row.identity) if other.id != row.id)
         owned = sum(o.state is IntentState.HAPPENED and (o.settled_s or 0.0) >= since_s for o in others)
     items = None
@@ -376,17 +376,23 @@ def question_of(store: Store, journal: Journal, tool: Tool, row: IntentRow | Non
         tool=tool,
         arguments=arguments,
         reference=reading.reference(row.id if row is not None else request.names.base),
-        begun_s=first[0].begun_s if first else None,
+        begun_s=begun_s,
         baseline=row.facts.get("baseline") if row is not None else None,
         owned=owned,
         items=items,
     )
 
 
+def _dated_s(store: Store, journal: Journal, tool: Tool, row: IntentRow) -> float | None:
+    """Return when the first attempt began that may have had an effect: none that was refused, or is proven absent."""
+    first = gathering.unresolved_of(store, journal, tool.contract, row, store.now_s)[:1]
+    return first[0].begun_s if first else None
+
+
 def _counts_since_s(tool: Tool, row: IntentRow, begun_s: float) -> float:
     """Return since when an effect of another intent may be among the matches: not in the baseline, or not before us."""
     if "baseline_s" not in row.facts:
-        return begun_s - 1.0
+        return floor(begun_s)  # a service that counts time in seconds cannot say which came first
     lag_s = tool.contract.read_back.lag_s if tool.contract.read_back else None
     baseline_s: float = row.facts["baseline_s"]
     return -inf if lag_s is None else baseline_s - lag_s
@@ -416,7 +422,8 @@ def read_back(core: Core, question: Question, intent: str | None) -> Generator[C
     else:
         whole = False
     finding = reading.judge(question, items, whole=whole)
-    return News(intent=intent, finding=finding, looked="read_back", started_s=started_s)
+    begun_s = question.begun_s
+    return News(intent=intent, finding=finding, looked="read_back", started_s=started_s, begun_s=begun_s)
 
 
 def _read_status(core: Core, plan: _Plan) -> Generator[Command, Any, News]:

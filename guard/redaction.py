@@ -27,7 +27,7 @@ def redact(arguments: Mapping[str, Any], paths: Sequence[str], secret: bytes) ->
     that the path leads into is hidden whole, as it may be that object written as text.
     """
     hidden: Any = dict(arguments)
-    for path in paths:
+    for path in sorted(paths, key=len):  # the outer ones first, so that no mark is hidden once more
         hidden = _hidden(hidden, path.replace("[]", "").split("."), secret)
     return hidden  # type: ignore[no-any-return]  # a path has at least one name, so the outer object stays
 

@@ -31,7 +31,7 @@ _BODY_FIRST = re.compile(rb'\s*\{\s*"(result|error)"\s*:')
 _ID_LAST = re.compile(rb",\s*" + _VERSION + rb',\s*"id"' + _ID + rb"\}\s*\Z")
 _PLAIN = b'{"jsonrpc":"2.0","id":'  #: how nearly every response of a Python server begins
 _ENDS = ("\n", "", "\r\n")
-_scan = json.JSONDecoder().scan_once
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # set in __init__, which the stubs leave out
 
 #: any mention of an id or method, for lines of which only the ends are left
 _SOME_ID = re.compile(rb'"id"' + _ID)
@@ -66,7 +66,8 @@ def encode(message: Any) -> bytes:
 def elements(line: bytes) -> list[bytes]:
     """Return the bytes of each element of a line that holds a JSON array."""
     text = line.decode("utf-8", "surrogateescape").strip()
-    decoder, found, at = json.JSONDecoder(), [], 1
+    decoder, at = json.JSONDecoder(), 1
+    found: list[bytes] = []
     while True:
         while text[at] in " \t\r\n,":
             at += 1

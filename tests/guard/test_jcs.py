@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from enum import Enum, IntEnum
 from typing import Any
 from unicodedata import is_normalized, normalize
 
@@ -14,6 +15,7 @@ import pytest
 import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from onceward.errors import ArgumentsError
 from onceward.identity import canonical
 from onceward.jcs import DEEPEST, leaf, plain
@@ -25,7 +27,9 @@ numbers = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allo
 leaves = texts | numbers | st.booleans()
 values = st.recursive(
     leaves | st.none(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner.filter(lambda v: v is not None), max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(texts, inner.filter(lambda v: v is not None), max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -86,13 +90,12 @@ def test_the_order_of_members_is_nothing(members: dict[str, Any], random: Any) -
         ("[1,2]", (1, 2)),
         ('"\u00e9"', "e\u0301"),
         ('{"\u00e9":1}', {"e\u0301": 1}),
-        ('{"\U0001f600":1,"\ufb33":2}', {"\ufb33": 2, "\U0001f600": 1}),
+        ('{"\U0001f600":1,"\uff21":2}', {"\uff21": 2, "\U0001f600": 1}),
     ],
 )
 def test_values_of_one_meaning_have_one_text(text: str, value: Any) -> None:
     """1 and 1.0 are one value, 2^53 + 1 is not 2^53, and two spellings of a letter are one letter."""
-    # U+FB33 is composed and stays apart from its parts only where NFC says so.
-    assert normalize("NFC", text) == canonical(value)
+    assert text == canonical(value)
 
 
 def test_numbers_that_a_double_confuses_stay_apart() -> None:
@@ -157,9 +160,8 @@ def test_a_list_that_holds_itself_is_refused() -> None:
 
 def test_subclasses_of_plain_types_are_what_they_stand_for() -> None:
     """Enumerations of text and number are common in Python tools."""
-    from enum import Enum, IntEnum
 
-    class Colour(str, Enum):
+    class Colour(str, Enum):  # noqa: UP042  # older tools are written so, and str() of it differs
         RED = "red"
 
     class Size(IntEnum):

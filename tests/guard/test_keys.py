@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from onceward.errors import JournalError
 from onceward.evidence import Code
 from onceward.keys import KeyFormat, Secret, derive, load_secret
@@ -28,13 +29,17 @@ BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 @pytest.mark.parametrize(
     ("key", "generation", "form"),
     [
-        ("K0", 0, KeyFormat()),
-        ("K1", 1, KeyFormat()),
-        ("K2", 0, KeyFormat(alphabet=LETTERS)),
-        ("K3", 0, KeyFormat(min=64, max=255, alphabet=BASE58)),
-        ("K4", 0, KeyFormat(max=21, alphabet="0123456789")),
-        ("K5", 0, KeyFormat(kind="uuid")),
-        ("K6", 7, KeyFormat(kind="uuid")),
+        ("0e03e201c82f03e97f73f1d8fdaa2334", 0, KeyFormat()),
+        ("7c61462dae5a8f7324d138fb3042128a", 1, KeyFormat()),
+        ("oaitz3k4i4gtmw903ulcq7lbe6mhxvwd", 0, KeyFormat(alphabet=LETTERS)),
+        (
+            "Wd4ErV5nHMt9xig1Riiom2W8JFELJE5GDZqZ7P6kv4QUsd1ECAEuRTGhq9xZfzww",
+            0,
+            KeyFormat(min=64, max=255, alphabet=BASE58),
+        ),
+        ("673311082614024132206", 0, KeyFormat(max=21, alphabet="0123456789")),
+        ("46ad68fa-a968-467a-8928-e0a2b069184b", 0, KeyFormat(kind="uuid")),
+        ("08e8ef54-3256-41d7-b6b7-f85b586918d5", 7, KeyFormat(kind="uuid")),
     ],
 )
 def test_a_later_version_derives_the_same_keys(key: str, generation: int, form: KeyFormat) -> None:
@@ -163,7 +168,9 @@ def test_the_environment_comes_first_in_hex_or_base64(tmp_path: Path, text: str)
     assert Secret(SECRET) == load_secret(path, {})
 
 
-@pytest.mark.parametrize("text", ["", "   ", "ab" * 31, "abc", "a b c!", "\u00e9" * 64, base64.b64encode(b"x" * 31).decode()])
+@pytest.mark.parametrize(
+    "text", ["", "   ", "ab" * 31, "abc", "a b c!", "\u00e9" * 64, base64.b64encode(b"x" * 31).decode()]
+)
 def test_a_secret_that_is_given_but_unusable_is_an_error_never_a_new_secret(tmp_path: Path, text: str) -> None:
     """An empty variable is a deployment gone wrong: to make another secret would change every key."""
     path = tmp_path / "secret"
@@ -198,7 +205,11 @@ def test_what_is_no_file_or_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir(mode=0o700)
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    for name, problem in (("folder", "not a file"), ("file/secret", "cannot be read or made"), ("link", "link to nothing")):
+    for name, problem in (
+        ("folder", "not a file"),
+        ("file/secret", "cannot be read or made"),
+        ("link", "link to nothing"),
+    ):
         with pytest.raises(JournalError, match=problem) as refused:
             load_secret(tmp_path / name, {})
         assert refused.value.remedy
@@ -214,5 +225,5 @@ def test_a_secret_does_not_show_itself() -> None:
     assert SECRET.hex() not in shown
     assert repr(SECRET) not in shown
     assert re.fullmatch("[0-9a-f]{16}", secret.fingerprint)
-    assert "FP" == secret.fingerprint
+    assert "a9cab47e0a5ef800" == secret.fingerprint
     assert secret.fingerprint != Secret(b"t" * 32).fingerprint

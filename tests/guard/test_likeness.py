@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from onceward.identity import near, redact, similar
 
 BODY = "Dear customer, your invoice 17 over 120 euro is due on Friday. Please pay."

@@ -389,6 +389,48 @@ def test_c6_what_came_after_a_refusal_and_before_the_next_attempt_is_not_ours(pl
     assert 3 == len(world.sent)
 
 
+def _same_second(world: World) -> None:
+    made = tool(read=SEEN)
+    Caller(world, made, CHARGE, scope="run-1").heard()  # at a full second, as a service shows it that counts in seconds
+    world.advance(0.3)
+    world.plans = [Plan(), Plan(commit_s=None, reply="lost")]
+    Caller(world, made, CHARGE, scope="run-2", patience_s=30).run()
+
+
+SAME_SECOND = Scene(trace=_same_second, effects=1)
+
+
+def test_c6_an_effect_of_the_same_second_may_be_another_intents(play):
+    """Many services show seconds, so what is as old as our begin may be the one before it: that is no claim."""
+    world = play(SAME_SECOND)
+
+    assert [(Act.REPLAY, None), (Act.ANSWER, Code.UNKNOWN)] == told(world)
+    assert 2 == len(world.sent)
+
+
+def _stale_baseline(world: World) -> None:
+    made = tool(read=COUNTED)
+    world.foreign(**CHARGE)
+    world.advance(100)
+    slow, quick = Caller(world, made, CHARGE), Caller(world, made, CHARGE)
+    slow.until(Look)
+    quick.until(Send)
+    quick.crash()
+    slow.leave()
+    slow.run()
+
+
+STALE_BASELINE = Scene(trace=_stale_baseline, effects=1)
+
+
+def test_c6_a_look_before_the_first_attempt_says_nothing_once_there_is_one(play):
+    """Two callers count at once; the slower one's matches are those of before, and no effect of the attempt."""
+    world = play(STALE_BASELINE)
+
+    assert [(Act.REPLAY, None)] == told(world)
+    assert 1 == len(world.sent)
+
+
 # --- C7: one row orders an identity
 
 

@@ -221,6 +221,30 @@ def test_c11_the_word_is_taken_after_due_or_with_an_override(tmp_path):
     assert [CHARGE] == world.ours
 
 
+def _word_and_send_at_once(world: World) -> None:
+    world.plans = [Plan(commit_s=None, reply="lost"), LOST]
+    lose(world, tool())
+    held = Caller(world, tool(), CHARGE)
+    held.run()
+    world.advance(30)
+    assert held.answer is not None
+    assert held.answer.intent is not None
+    held.person("did_not_happen", held.answer.intent)
+    lose(world, tool(), CHARGE)
+    Caller(world, tool(), CHARGE).run()
+
+
+WORD_AND_SEND = Scene(trace=_word_and_send_at_once, effects=1)
+
+
+def test_c11_the_word_covers_no_attempt_that_begins_after_it(play):
+    """Not even one of the same instant: she spoke of what had been sent by then."""
+    world = play(WORD_AND_SEND)
+
+    assert [(Act.HOLD, Code.UNVERIFIABLE)] * 2 == told(world)
+    assert 2 == len(world.sent)
+
+
 # --- C12: keys while the first request runs
 
 

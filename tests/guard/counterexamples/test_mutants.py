@@ -39,9 +39,11 @@ from tests.guard.counterexamples.test_c01_c08 import (
     REPEAT_CREATED,
     REPEAT_STAMPED,
     REPEAT_WITHIN_LAG,
+    SAME_SECOND,
     SENT_LATE,
     SETTLED_BY_ANOTHER,
     SLOW_READ,
+    STALE_BASELINE,
     UNHEARD,
     UNHEARD_ELSEWHERE,
     ZOMBIE_SENDS,
@@ -258,6 +260,18 @@ def every_attempt_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onceward.gathering, "unresolved_of", unresolved_of)
 
 
+def every_question_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = onceward.recovery._record
+
+    def recorded(core: Any, store: Any, request: Any, news: Any) -> None:
+        row = store.intent(news.intent)
+        if news.finding is not None and row is not None:
+            news.begun_s = onceward.recovery._dated_s(store, core.journal, request.tool, row)
+        record(core, store, request, news)
+
+    monkeypatch.setattr(onceward.recovery, "_record", recorded)
+
+
 def alone_in_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onceward.recovery, "_counts_since_s", lambda *args: inf)
 
@@ -290,6 +304,8 @@ MUTANTS: list[tuple[str, Patch, Scene]] = [
     ("c6 any match is ours (stamp)", everywhere("judge", _any_match_is_ours), REPEAT_STAMPED),
     ("c6 a baseline shows all there is", alone_in_the_count, REPEAT_WITHIN_LAG),
     ("c6 effects count from the first attempt", every_attempt_counts, AFTER_A_REFUSAL),
+    ("c6 a second is told apart", alone_in_the_count, SAME_SECOND),
+    ("c6 an old question is answered", every_question_is_answered, STALE_BASELINE),
     ("c7 others are not looked at", everywhere("others_of", always([])), BOTH_IN_FLIGHT),
     ("c7 the table skips the others", everywhere("_others", always(None)), BOTH_IN_FLIGHT),
     ("c8 whoever settles it owns it", everywhere("_drive", _owned_by_whoever_asks), SETTLED_BY_ANOTHER),

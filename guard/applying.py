@@ -162,6 +162,8 @@ def record_outcome(
             detail["status"] = reply.status
         if verdict.replayed_error:
             detail["replayed_error"] = True
+        if reply.status == 401 and "www-authenticate" in reply.headers:
+            detail["challenge"] = True
         error = error_bytes(reply) if row.key is not None else None
         if error is not None and len(error) <= _ERROR_MOST:
             detail["error"] = error.decode("utf-8", "surrogateescape")

@@ -71,9 +71,10 @@ def attempt_evidence(journal: Journal, row: AttemptRow, request: Request | None,
     live = state is AttemptState.SENDING and journal.alive(row, now_s)
     if state is AttemptState.SENDING and not live:
         state = AttemptState.UNKNOWN
-    own = request is not None and (
-        row.call == request.call or (request.call_id is not None and row.call_id == request.call_id)
-    )
+    own = request is not None and row.call == request.call
+    if request is not None and request.call_id is not None and row.call_id == request.call_id:
+        # A client that was asked for credentials sends the same call again with them: that is a later call.
+        own = own or not row.detail.get("challenge")
     return Attempt(
         number=row.number,
         generation=row.generation,

@@ -101,6 +101,7 @@ class ErrorRules:
 
 _REFUSED_STATUS = frozenset({400, 401, 402, 403, 404, 405, 413, 415, 422})
 _SAYS_NO = frozenset({AttemptState.REFUSED, AttemptState.RATE_LIMITED})
+_SESSION_STATUS = frozenset({400, 401, 404})
 _METHOD_NOT_FOUND = -32601
 _LOST_SESSION = re.compile(r"\bsession", re.IGNORECASE)
 # Proxies write these in the name of a server that may have done the work: equal bytes show no replay.
@@ -197,14 +198,16 @@ def _by_default(reply: Reply, rules: ErrorRules, own_key: bool) -> _Found:
         return AttemptState.HAPPENED, "HTTP 409 under our key: done before", None
     if reply.status == 409 and own_key and rules.on_repeat == "conflict_busy":
         return AttemptState.BUSY, "HTTP 409 under our key: the first request still runs", None
+    why = f"HTTP {reply.status}"
+    if reply.status in _SESSION_STATUS and _LOST_SESSION.search(f"{reply.text} {all_text(reply)}"):
+        return AttemptState.UNKNOWN, f"{why}: the session is lost, which is no answer to the call", None
     if reply.kind == "rpc_error":
         code = _code(reply)
-        state = AttemptState.REFUSED if code == _METHOD_NOT_FOUND else AttemptState.UNKNOWN
-        return state, f"JSON-RPC {code}", None
+        # With such a status the error is the transport's, which looks at a request before any tool does; but a 404 with
+        # an error is how servers say that they do not know the session.
+        no = code == _METHOD_NOT_FOUND or (reply.status in _REFUSED_STATUS and reply.status != 404)
+        return AttemptState.REFUSED if no else AttemptState.UNKNOWN, f"JSON-RPC {code}", None
     if reply.kind == "http":
-        why = f"HTTP {reply.status}"
-        if reply.status == 404 and _LOST_SESSION.search(f"{reply.text} {all_text(reply)}"):
-            return AttemptState.UNKNOWN, f"{why}: the session is lost, which is no answer to the call", None
         if reply.status == 429:
             return AttemptState.RATE_LIMITED, why, None
         return AttemptState.REFUSED if reply.status in _REFUSED_STATUS else AttemptState.UNKNOWN, why, None

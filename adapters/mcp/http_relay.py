@@ -23,8 +23,8 @@ from .wire import Call, Gate
 
 CAP = 64 * 1024 * 1024  #: bytes of a request, of an event, and of a response that has to be read
 MOST_CALLS = 1000  #: handled calls at once
-MOST_CLIENTS = 10_000  #: clients whose next message would acknowledge an answer
-MOST_UNDELIVERED = 1000  #: answers kept for clients that lost their connection and may resume the stream
+MOST_CLIENTS = 1000  #: clients whose next message would acknowledge an answer
+MOST_UNDELIVERED = 200  #: answers kept for clients that lost their connection and may resume the stream
 LIFE_S, PULSE_S = 5.0, 15.0  #: an answer that takes longer becomes a stream; and how often a comment shows life
 HARVEST_S, GIVE_UP_S = 0.2, 2.0  #: at the end: for replies that are nearly here, then for the gate to write down
 

@@ -115,7 +115,7 @@ def _http(options: argparse.Namespace) -> int:
                 ready=announce,
             )
         )
-    except _declared_wrong() as error:
+    except (_declared_wrong(), ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -17,6 +17,7 @@ from onceward.adapters.mcp.main import run
 from onceward.drive import Guard
 from onceward.gathering import Settings
 from onceward.journal import SQLiteJournal
+from onceward.shells import Shell
 
 
 def hasten(*, send_allowance_s: float = 0.5, busy_s: float = 0.3) -> None:
@@ -33,7 +34,7 @@ def arm(point: str) -> None:
         case "before_intent":  # its rows are written in a transaction, which is not committed
             applying.begin = _dies_after(applying.begin)
         case "after_intent":  # durable, and nothing has left
-            Guard.may_leave = _dies  # type: ignore[method-assign,assignment]  # this process ends there
+            Shell.may_leave = _dies  # type: ignore[method-assign,assignment]  # this process ends there
         case "before_outcome":  # the reply is here, and not looked at
             recovery.classify = _dies
         case "in_outcome":  # recorded in a transaction, which is not committed

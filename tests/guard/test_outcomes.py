@@ -111,6 +111,8 @@ TABLE = [
     (rpc(-32600), ErrorRules(), {}, UNKNOWN),
     (rpc(-32600), rules(ErrorRule(as_="refused", code=-32600)), {}, REFUSED),
     (rpc(-32600, status=404), ErrorRules(), {}, UNKNOWN),
+    (rpc(-32001, status=400), ErrorRules(), {}, REFUSED),
+    (rpc(-32001, status=200), ErrorRules(), {}, UNKNOWN),
     (rpc(-32000), ErrorRules(), {}, UNKNOWN),
     (rpc(-32001), ErrorRules(), {}, UNKNOWN),
     (rpc(-32603), ErrorRules(), {}, UNKNOWN),

@@ -24,7 +24,8 @@ from onceward.tools import Tool
 from tests.guard.scenes import BOUND_S, COUNTED, LAG_S, SAFE, SEEN, STAMPED, tool
 from tests.guard.world import START_S, Caller, Keys, Plan, World
 
-EPISODES = int(os.environ.get("EPI", "250"))  #: of each shape
+EPISODES = 250  #: of each shape
+ORDERS = "test_no_order_of_steps_crashes_and_losses_makes_a_second_effect"
 EPISODE_S = 10_000.0  #: each begins at a time of its own, so that it can be replayed alone
 
 SHAPES: dict[str, tuple[Tool, Keys]] = {
@@ -155,7 +156,7 @@ def play_all(world: World, shape: str, episodes: int = EPISODES) -> None:
         try:
             Episode(world, shape, seed).play()
         except AssertionError as error:
-            again = f"ONCEWARD_SEED={seed} python -m pytest tests/guard/test_recovery.py -k '{shape} and order'"
+            again = f"ONCEWARD_SEED={seed} python -m pytest 'tests/guard/test_recovery.py::{ORDERS}[{shape}]'"
             raise AssertionError(f"{error}\nreplay with: {again}") from error
 
 

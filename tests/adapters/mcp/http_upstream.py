@@ -227,11 +227,11 @@ def _head(first: str, headers: Headers) -> bytes:
 class Connection:
     """One connection of a client."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, *, limit: int = 1 << 27) -> None:
+        self.port, self._limit = port, limit  # above the limit it does not read before it is asked
 
     async def __aenter__(self) -> Connection:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 27)
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port, limit=self._limit)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

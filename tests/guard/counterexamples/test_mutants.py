@@ -27,26 +27,28 @@ from onceward.evidence import (
     IntentState,
     Payload,
 )
-from tests.guard.counterexamples.test_c01_c08 import (
-    AFTER_A_REFUSAL,
+from tests.guard.counterexamples.test_c01_c04 import (
     BEYOND_RETENTION,
-    BOTH_IN_FLIGHT,
     EARLY_READ,
     END_OF_RETENTION,
     FROM_THE_FIRST,
     REFUSED_AGAIN,
+    SENT_LATE,
+    SLOW_READ,
+    ZOMBIE_SENDS,
+)
+from tests.guard.counterexamples.test_c05_c08 import (
+    AFTER_A_REFUSAL,
+    IN_FLIGHT_ELSEWHERE,
     REPEAT_COUNTED,
     REPEAT_CREATED,
     REPEAT_STAMPED,
     REPEAT_WITHIN_LAG,
     SAME_SECOND,
-    SENT_LATE,
     SETTLED_BY_ANOTHER,
-    SLOW_READ,
     STALE_BASELINE,
     UNHEARD,
     UNHEARD_ELSEWHERE,
-    ZOMBIE_SENDS,
 )
 from tests.guard.counterexamples.test_c09_c15 import (
     AFTER_THE_WINDOW,
@@ -306,8 +308,8 @@ MUTANTS: list[tuple[str, Patch, Scene]] = [
     ("c6 effects count from the first attempt", every_attempt_counts, AFTER_A_REFUSAL),
     ("c6 a second is told apart", alone_in_the_count, SAME_SECOND),
     ("c6 an old question is answered", every_question_is_answered, STALE_BASELINE),
-    ("c7 others are not looked at", everywhere("others_of", always([])), BOTH_IN_FLIGHT),
-    ("c7 the table skips the others", everywhere("_others", always(None)), BOTH_IN_FLIGHT),
+    ("c7 others are not looked at", everywhere("others_of", always([])), IN_FLIGHT_ELSEWHERE),
+    ("c7 the table skips the others", everywhere("_others", always(None)), IN_FLIGHT_ELSEWHERE),
     ("c8 whoever settles it owns it", everywhere("_drive", _owned_by_whoever_asks), SETTLED_BY_ANOTHER),
     ("c9 a part is all", everywhere("judge", _part_is_all), PARTLY),
     ("c9 a part is nothing", everywhere("judge", _part_is_nothing), PARTLY),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from onceward.errors import ContractError
 from onceward.evidence import Effect
 from onceward.keys import KeyFormat
 from onceward.outcomes import Accepted, ErrorRule, ErrorRules
@@ -59,11 +60,28 @@ def toolbox_of(contracts: ServerContracts | str | Path | Iterable[str | Path]) -
     """Load and compile a contract file. Raises ContractError."""
     from .loader import load
 
-    if isinstance(contracts, ServerContracts):
-        return ContractToolbox(contracts)
     if isinstance(contracts, str | Path):
-        return ContractToolbox(load(contracts))
+        contracts = load(contracts)
+    if isinstance(contracts, ServerContracts):
+        _check(contracts)
+        return ContractToolbox(contracts)
     raise TypeError(f"contracts must be a file or loaded contracts, not {type(contracts).__name__}")
+
+
+def _check(contracts: ServerContracts) -> None:
+    """Compile everything once, so that no contract fails at its first call."""
+    for name, contract in contracts.tools.items():
+        for variant in (contract, *(variant for _, variant in contract.variants)):
+            try:
+                compiled(name, variant, contracts.server, contracts.owner or "")
+            except ValueError as error:
+                raise ContractError(
+                    str(error),
+                    file=contracts.file,
+                    field=f"tools.{name}.key.format",
+                    line=contracts.line("tools", name, "key", "format"),
+                    remedy="allow longer keys, or more characters in them",
+                ) from error
 
 
 def compiled(name: str, contract: ToolContract, server: str, owner: str) -> Tool:

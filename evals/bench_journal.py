@@ -83,8 +83,11 @@ def settled(row: IntentRow, attempt: AttemptRow, now_s: float) -> tuple[IntentRo
     return row, replace(attempt, state=AttemptState.HAPPENED, ended_s=now_s, detail={"class": "result"})
 
 
-def fill(path: Path, rows: int) -> None:
-    """Write `rows` settled intents with one attempt each into the journal at `path`, in a few large transactions."""
+def fill(path: Path, rows: int, tick: Callable[[int], None] = lambda done: None) -> None:
+    """Write `rows` settled intents with one attempt each into the journal at `path`, in a few large transactions.
+
+    `tick` is told how many are written.
+    """
     SQLiteJournal(path).close()
     now_s = time.time()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -106,6 +109,7 @@ def fill(path: Path, rows: int) -> None:
                 "INSERT INTO identities (id, version) VALUES (?, 1)", ((row.identity,) for row, _ in pairs)
             )
             connection.execute("COMMIT")
+            tick(first + len(pairs))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
@@ -139,7 +143,7 @@ def finish(journal: Journal, number: int) -> None:
 
 
 @contextmanager
-def bare(path: Path, synchronous: Level) -> Iterator[Callable[[], None]]:
+def bare(path: Path, synchronous: Level, text: str = _REQUEST) -> Iterator[Callable[[], None]]:
     """Give the floor: a function that writes one row in one commit."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -148,7 +152,7 @@ def bare(path: Path, synchronous: Level) -> Iterator[Callable[[], None]]:
 
         def commit() -> None:
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute("INSERT INTO floor (text) VALUES (?)", (_REQUEST,))
+            connection.execute("INSERT INTO floor (text) VALUES (?)", (text,))
             connection.execute("COMMIT")
 
         yield commit

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,15 @@ if TYPE_CHECKING:
     from .recovery import Core, Dispatch
 
 _ERROR_MOST = 8_192  #: bytes of an error that are kept to know it again when it is replayed
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return {gathering.DECIMAL: str(value)}
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
 _AGAIN_S = (0.2, 8.0)  #: back-off after an unknown: first, and at most; doubles, with jitter
 
 
@@ -207,6 +216,12 @@ def record_finding(core: Core, store: Store, tool: Tool, row: IntentRow, finding
     facts["not_before_s"] = store.now_s + _again_s(row, reads)
     row.facts = facts
     store.event(row.id, "guard", "read_back", finding.why, found=finding.found.value, matches=finding.matches)
+    if finding.found is Found.FOUND and row.code is not None and (attempts := store.attempts(row.id)):
+        # What a person was asked is answered; the decision only repeats a hold.
+        twice = finding.count > finding.expected
+        happened = Decision(act=Act.SETTLE, outcome=Outcome.HAPPENED, duplicated=twice)
+        settle(core, store, tool, row, attempts, happened)
+        return
     refold(core, store, tool, row)
 
 
@@ -362,11 +377,11 @@ def _clean(core: Core, request: Request) -> tuple[str, bool]:
     """Return the arguments as they are stored."""
     if not request.tool.redact:
         return _encode(request.arguments), False
-    return json.dumps(redact(request.arguments, request.tool.redact, core.secret), ensure_ascii=False), True
+    return _encode(redact(request.arguments, request.tool.redact, core.secret)), True
 
 
 def _original(core: Core, row: IntentRow, request: Request) -> dict[str, Any]:
-    stored: dict[str, Any] = json.loads(row.request)
+    stored = gathering.stored(row.request)
     if not row.facts.get("redacted"):
         return stored
     filled = refill(stored, request.arguments, core.secret)

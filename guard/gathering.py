@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .evidence import (
     Attempt,
     AttemptState,
-    Code,
     Contract,
     Effect,
     Evidence,
@@ -29,9 +29,14 @@ from .evidence import (
     fold,
     unresolved,
 )
-from .identity import Names, compare, similar
+from .identity import Names, compare, refill, similar
 from .journal.base import AttemptRow, IntentRow, Journal, Store
 from .tools import Tool
+
+if TYPE_CHECKING:
+    from .recovery import Core
+
+DECIMAL = "dev.onceward/decimal"  #: how a decimal number, which JSON does not have, is stored
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,11 +94,10 @@ def attempt_evidence(journal: Journal, row: AttemptRow, request: Request | None,
 
 def gather(
     store: Store,
-    journal: Journal,
+    core: Core,
     request: Request,
     row: IntentRow | None,
     attempts: Sequence[AttemptRow],
-    settings: Settings,
     *,
     own: bool = True,
     others: Sequence[Other] = (),
@@ -104,16 +108,16 @@ def gather(
             waiting=request.waiting,
             patience_until_s=request.patience_until_s,
             labelled=request.label is not None,
-            read_first=_read_first(journal, store.now_s),
+            read_first=_read_first(core.journal, store.now_s),
             key_pinned=request.key is not None,
             others=tuple(others),
-            grace_s=settings.grace_s,
-            send_allowance_s=settings.send_allowance_s,
+            grace_s=core.settings.grace_s,
+            send_allowance_s=core.settings.send_allowance_s,
         )
     facts = row.facts
     payload = payload_of(row, request) if own and request.waiting else Payload.SAME
     return Evidence(
-        attempts=tuple(attempt_evidence(journal, a, request if own else None, store.now_s) for a in attempts),
+        attempts=tuple(attempt_evidence(core.journal, a, request if own else None, store.now_s) for a in attempts),
         payload=payload,
         own=own,
         waiting=request.waiting,
@@ -132,13 +136,13 @@ def gather(
         read=_read(facts),
         progress=Progress(facts["progress"]) if "progress" in facts else None,
         baseline_known="baseline" in facts,
-        read_first=not attempts and _read_first(journal, store.now_s),
+        read_first=not attempts and _read_first(core.journal, store.now_s),
         key_pinned=row.key_pinned,
         boundary_ok=facts.get("boundary") == request.boundary,
-        original_available=not facts.get("redacted") or bool(facts.get("refilled")) or _refillable(row, request, own),
+        original_available=not facts.get("redacted") or (own and refillable(row, request, core.secret)),
         others=tuple(others),
-        grace_s=settings.grace_s,
-        send_allowance_s=settings.send_allowance_s,
+        grace_s=core.settings.grace_s,
+        send_allowance_s=core.settings.send_allowance_s,
     )
 
 
@@ -156,7 +160,7 @@ def others_of(store: Store, journal: Journal, request: Request, row: IntentRow |
     if not undeclared and tool.rules.identity is None:
         arguments = request.arguments
         for other in store.open_of_kind(names.kind):
-            if other.identity != names.identity and similar(json.loads(other.request), arguments):
+            if other.identity != names.identity and similar(stored(other.request), arguments):
                 found.append(_other(store, journal, request, other, similar_only=True))
     found.sort(key=lambda o: not o.state.unsettled)
     return found
@@ -189,7 +193,7 @@ def payload_of(row: IntentRow, request: Request) -> Payload:
         return Payload.TERMS
     if row.content == request.names.content:
         return Payload.SAME
-    return compare(json.loads(row.request), request.arguments, request.tool.rules)
+    return compare(stored(row.request), request.arguments, request.tool.rules)
 
 
 def _other(store: Store, journal: Journal, request: Request, row: IntentRow, *, similar_only: bool) -> Other:
@@ -231,9 +235,16 @@ def _resource_changed(store: Store, row: IntentRow) -> bool:
     return store.later_on(row.resource, row.settled_s, row.identity)
 
 
-def _refillable(row: IntentRow, request: Request, own: bool) -> bool:
-    """A redacted original can be rebuilt from a call with the same arguments; their hashes were made in clear."""
-    return own and row.payload == request.names.payload and row.content == request.names.content
+def refillable(row: IntentRow, request: Request, secret: bytes) -> bool:
+    """Tell whether a redacted original can be rebuilt from this call's arguments."""
+    return refill(stored(row.request), request.arguments, secret) is not None
 
 
-HOLDS_NOTHING = frozenset({Code.NEEDS_APPROVAL})  #: holds before anything was sent: they block nobody
+def stored(text: str) -> dict[str, Any]:
+    """Return arguments as they were before they were stored."""
+    loaded: dict[str, Any] = json.loads(text, object_hook=_revived)
+    return loaded
+
+
+def _revived(value: dict[str, Any]) -> Any:
+    return Decimal(value[DECIMAL]) if DECIMAL in value else value

@@ -318,6 +318,8 @@ def _gateway_page(reply: Reply) -> bool:
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Read Retry-After: seconds, or a date relative to the answer's own Date (our clock may differ from theirs)."""
     value = headers.get("retry-after", "").strip()
+    if not value:
+        return None
     if _SECONDS.fullmatch(value):
         return float(value)
     try:

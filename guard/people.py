@@ -8,18 +8,21 @@ parks what nobody came back for; it never sends.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
-from math import inf
+from functools import partial
+from math import ceil, inf
 from typing import Any, Literal, TypeVar
 
 from . import applying, gathering
 from .errors import GuardError
-from .evidence import AttemptState, Code, Effect, Evidence, Found, IntentState, commits_until_s
+from .evidence import AttemptState, Code, Contract, Effect, Evidence, Found, IntentState, commits_until_s
 from .identity import Names
 from .journal.base import IntentRow, Store
 from .outcomes import Reply
 from .reading import Question
+from .receipts import utc
 from .recovery import Command, Core, Look, Pause, Send, Step, question_of, read_back, recover
 from .toolbox import Toolbox
 from .tools import Tool
@@ -28,6 +31,8 @@ T = TypeVar("T")
 COUNTED_S = 86_400.0  #: finished intents are counted for a day
 
 Word = Literal["happened", "did_not_happen", "retry", "void"]
+
+_UNBOUNDED = "no in-flight bound is declared, so it may still take effect at any time; name its contract (--contracts)"
 
 
 class ResolveError(GuardError):
@@ -49,7 +54,7 @@ def resolve(
         row = store.intent(intent)
         if row is None:
             raise ResolveError(f"no intent {intent}")
-        tool = toolbox.by_name(row.tool) or toolbox.tool(row.tool, {})
+        tool = _tool_of(toolbox, row) or _unpromised(toolbox, row)
         if row.state is IntentState.HAPPENED:
             raise ResolveError(f"it happened already ({row.tool}); to undo it, use the tool's undo")
         _apply(core, store, tool, row, word, override)
@@ -58,6 +63,17 @@ def resolve(
         return row
 
     return core.journal.run(work)
+
+
+def _tool_of(toolbox: Toolbox, row: IntentRow) -> Tool | None:
+    """Return the tool of an intent under the contract for its arguments; None where these contracts say nothing."""
+    # A journal may hold intents of many servers, and two servers may have a tool of one name.
+    return toolbox.declared(row.tool, json.loads(row.request)) if row.server == toolbox.server else None
+
+
+def _unpromised(toolbox: Toolbox, row: IntentRow) -> Tool:
+    contract = Contract(effect=Effect.UNDECLARED, owner=row.owner or toolbox.owner)
+    return Tool(name=row.tool, server=row.server, contract=contract)
 
 
 def _apply(core: Core, store: Store, tool: Tool, row: IntentRow, word: Word, override: bool) -> None:
@@ -74,10 +90,10 @@ def _apply(core: Core, store: Store, tool: Tool, row: IntentRow, word: Word, ove
     if word in ("did_not_happen", "void") and not override:
         until_s = _may_commit_until(core, store, tool, row)
         if store.now_s <= until_s:
-            when = "no in-flight bound is declared" if until_s == inf else "an attempt may still take effect"
-            raise ResolveError(
-                f"{when}, so this cannot be known yet; look again later, or say --override", until_s=until_s
+            when = (
+                f"it may still take effect until {utc(ceil(until_s))}; look after that" if until_s < inf else _UNBOUNDED
             )
+            raise ResolveError(f"{when}, or say --override", until_s=until_s)
     facts = dict(row.facts)
     if word == "retry":
         facts["approved" if row.code is Code.NEEDS_APPROVAL else "released"] = True
@@ -122,12 +138,12 @@ async def settle_due(
         if row.id in seen:
             continue
         seen.add(row.id)
-        tool = toolbox.by_name(row.tool)
+        tool = _tool_of(toolbox, row)
         if tool is None or tool.contract.effect is Effect.UNDECLARED:
             continue
         before = row.code.value if row.code else row.state.value
         await _played(core, recover(core, _request(toolbox, tool, row)), look)
-        now = core.journal.run(lambda store, id=row.id: store.intent(id))  # type: ignore[misc]  # id is bound early
+        now = core.journal.run(partial(_as_it_stands, core, tool, row.id))
         if now is not None:
             swept.append(Swept(now, before, now.code.value if now.code else now.state.value))
     for row in core.journal.list(scope=scope, states=[IntentState.HAPPENED], since_s=core.journal.clock() - COUNTED_S):
@@ -137,11 +153,19 @@ async def settle_due(
     return swept
 
 
+def _as_it_stands(core: Core, tool: Tool, intent: str, store: Store) -> IntentRow | None:
+    """Return an intent; what a dead process left as running becomes unknown."""
+    row = store.intent(intent)
+    if row is not None:
+        applying.refold(core, store, tool, row)
+    return row
+
+
 async def _count(
     core: Core, toolbox: Toolbox, row: IntentRow, look: Callable[[Look], Awaitable[Reply]]
 ) -> Swept | None:
     """Count what a finished intent made, once its lag is over: a request that was delivered twice shows only here."""
-    tool = toolbox.by_name(row.tool)
+    tool = _tool_of(toolbox, row)
     lag_s = tool.contract.read_back.lag_s if tool is not None and tool.contract.read_back is not None else None
     if tool is None or lag_s is None or tool.batch is not None or row.settled_s is None or row.facts.get("counted"):
         return None

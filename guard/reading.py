@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from math import floor
 from typing import Any
 
+from .errors import ArgumentsError
 from .evidence import Found, Progress
 from .identity import canonical
 from .outcomes import Reply
@@ -245,7 +246,10 @@ def _equal(there: Any, here: Any) -> bool:
             return float(a) == float(b)
         except ValueError:
             return False
-    return canonical(there) == canonical(here)
+    try:
+        return canonical(there) == canonical(here)
+    except ArgumentsError:  # the service sends what is no JSON: it equals nothing of ours
+        return False
 
 
 def _same_item(identity: tuple[str, ...], wanted: Any, found: Any) -> bool:

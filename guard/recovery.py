@@ -264,7 +264,7 @@ def _plan(core: Core, store: Store, request: Request) -> _Plan:
     for _ in range(100):
         attempts = store.attempts(row.id) if row is not None else ()
         others = gathering.others_of(store, core.journal, request, row) if known and request.waiting else ()
-        evidence = gathering.gather(store, core.journal, request, row, attempts, core.settings, others=others)
+        evidence = gathering.gather(store, core, request, row, attempts, others=others)
         decision = decide(request.tool.contract, evidence, store.now_s)
         state = fold(request.tool.contract, evidence)
         plan = _Plan(decision=decision, row=row, now_s=store.now_s, state=state, tool=request.tool)
@@ -319,7 +319,7 @@ def _drive(core: Core, store: Store, request: Request, own: Decision) -> _Plan |
             return None
         tool = request.tools(row.tool) or request.tool
         attempts = store.attempts(row.id)
-        evidence = gathering.gather(store, core.journal, request, row, attempts, core.settings, own=False)
+        evidence = gathering.gather(store, core, request, row, attempts, own=False)
         decision = decide(tool.contract, evidence, store.now_s)
         state = fold(tool.contract, evidence)
         plan = _Plan(decision=decision, row=row, now_s=store.now_s, state=state, foreign=True, tool=tool)
@@ -361,7 +361,7 @@ def _note(store: Store, request: Request, row: IntentRow | None, decision: Decis
 
 def question_of(store: Store, journal: Journal, tool: Tool, row: IntentRow | None, request: Request) -> Question:
     """Return what an intent wants to know from its read-back."""
-    arguments = json.loads(row.request) if row is not None else dict(request.arguments)
+    arguments = gathering.stored(row.request) if row is not None else dict(request.arguments)
     begun_s = _dated_s(store, journal, tool, row) if row is not None else None
     owned = 0
     if row is not None and begun_s is not None:
@@ -430,7 +430,7 @@ def _read_status(core: Core, plan: _Plan) -> Generator[Command, Any, News]:
     assert plan.row is not None and plan.tool is not None and plan.tool.progress is not None
     row, progress = plan.row, plan.tool.progress
     data = {
-        "arguments": json.loads(row.request),
+        "arguments": gathering.stored(row.request),
         "result": json.loads(row.result) if row.result else None,
         "reference": row.facts.get("reference"),
     }

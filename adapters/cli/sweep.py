@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +43,12 @@ def sweep(
 
             return await people.settle_due(core, toolbox, look, scope=scope)
 
-    swept = asyncio.run(run())
-    store.close()
+    with closing(store):
+        try:
+            swept = asyncio.run(run())
+        except OSError as error:
+            server = upstream or " ".join(command or ())
+            raise typer.BadParameter(f"{server} cannot be asked: {error}", param_hint="tool server") from error
     if as_json:
         printed([{"before": s.before, "after": s.after, **receipts.describe(s.row)} for s in swept])
         return

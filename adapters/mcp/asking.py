@@ -92,7 +92,7 @@ class _Stdio:
             if "method" in answer and "id" in answer:  # a request of the server: this client offers nothing
                 error = {"code": -32601, "message": "not offered"}
                 await self.tell({"jsonrpc": "2.0", "id": answer["id"], "error": error})
-        return None
+        raise ConnectionError("the tool server ended before it answered")
 
 
 class _Http:
@@ -101,7 +101,7 @@ class _Http:
         self._headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": _HANDSHAKE_ERA}
 
     async def tell(self, message: dict[str, Any]) -> None:
-        await self._client.post(self._url, json=message, headers=self._headers)
+        await self._post(message, self._headers)
 
     async def ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
         headers = dict(self._headers)
@@ -109,13 +109,21 @@ class _Http:
             headers |= {"mcp-protocol-version": _STATELESS_ERA, "mcp-method": message["method"]}
             if "name" in message["params"]:
                 headers["mcp-name"] = message["params"]["name"]
-        response = await self._client.post(self._url, json=message, headers=headers)
+        response = await self._post(message, headers)
         if "mcp-session-id" in response.headers:
             self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
         for part in _messages(response):
             if isinstance(part, dict) and part.get("id") == message["id"] and "method" not in part:
                 return part
         return None
+
+    async def _post(self, message: dict[str, Any], headers: dict[str, str]) -> Any:
+        from httpx2 import HTTPError
+
+        try:
+            return await self._client.post(self._url, json=message, headers=headers)
+        except HTTPError as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
 
 
 def _messages(response: Any) -> list[Any]:
@@ -134,7 +142,7 @@ def _messages(response: Any) -> list[Any]:
 
 @asynccontextmanager
 async def connected(command: Sequence[str] | None, url: str | None) -> AsyncIterator[Asker]:
-    """Start a tool server, or reach one at its URL, for reads. Raises OSError when it cannot be started."""
+    """Start a tool server, or reach one at its URL, for reads. Raises OSError when that fails."""
     if url is not None:
         import httpx2
 

@@ -70,11 +70,9 @@ async def serve(
             timeout_keep_alive=60,
             timeout_graceful_shutdown=DRAIN_S,
         )
-        server = _Server(config, relay.hang_up)
+        server = _Server(config, relay.hang_up, ready)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:
-            if ready is not None:
-                ready(listener.getsockname()[1])
             await asyncio.shield(serving)
         except asyncio.CancelledError:
             server.should_exit = True
@@ -101,9 +99,11 @@ def _listener(info: tuple[Any, ...]) -> socket.socket:
 class _Server(uvicorn.Server):
     """Ends on a signal without raising it again: the journal is still to be closed."""
 
-    def __init__(self, config: uvicorn.Config, hang_up: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, hang_up: Callable[[], None], ready: Callable[[int], None] | None
+    ) -> None:
         super().__init__(config)
-        self._hang_up = hang_up
+        self._hang_up, self._ready = hang_up, ready
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -119,6 +119,12 @@ class _Server(uvicorn.Server):
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say the port once connections are accepted and signals are heard."""
+        await super().startup(sockets)
+        if self._ready is not None and sockets:
+            self._ready(sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close what nobody waits for, and give the rest a moment."""

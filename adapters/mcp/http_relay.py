@@ -272,6 +272,7 @@ class Relay:
                 await client.start(200, _answer_headers(client, handled, b"text/event-stream"))
             if data:
                 await client.write(data)
+                continue  # more may have come while the client was slow
             if handled.answered.done():
                 break
             if handled.parted and handled.given_id:

@@ -20,7 +20,7 @@ from onceward.journal import SQLiteJournal
 from onceward.shells import Shell
 
 
-def hasten(*, send_allowance_s: float = 0.5, busy_s: float = 0.3) -> None:
+def hasten(*, send_allowance_s: float = 1.5, busy_s: float = 0.3) -> None:
     """Shorten the product's waits, so that a matrix of crashes fits into a minute."""
     _defaults(Settings)["send_allowance_s"] = send_allowance_s
     _defaults(SQLiteJournal)["busy_s"] = busy_s

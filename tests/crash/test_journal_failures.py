@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from crash_world import SHAPES, Client, World, block, call_in_turn, text
+from crash_world import SHAPES, Client, World, block, call_in_turn, text, until
 
 from onceward import Guard, JournalError
 from onceward.adapters.cli import main
@@ -194,7 +194,7 @@ def test_a_journal_that_says_nothing_stops_writes_and_names_its_file(
         assert str(world.journal) in text(answer)
     assert "in_1" in text(proxy.call("list_charges", {}))
     assert 1 == len(world.effects)
-    assert said in "".join(proxy.said)
+    until(lambda: said in "".join(proxy.said))  # the operator's log
     monkeypatch.setenv("ONCEWARD_SECRET_FILE", str(world.secret))
     with pytest.raises(JournalError, match=said) as raised:
         Guard(world.contracts, world.journal, scope="s")

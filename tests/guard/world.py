@@ -234,7 +234,7 @@ class Caller:
     def __post_init__(self) -> None:
         """Name the call; nothing is decided before the first `advance`."""
         self.journal = self.journal or self.world.journal()
-        toolbox = StaticToolbox(self.tool)
+        toolbox = StaticToolbox(self.tool, server=self.tool.server)
         self.guard = Guard(toolbox, self.journal, secret=b"s" * 32, settings=self.world.settings)
         self.request = self.guard.request(
             self.tool, self.arguments, scope=self.scope, label=self.label, patience_s=self.patience_s

@@ -1,8 +1,10 @@
-"""`onceward holds`: what a person sees of a hold that a real proxy made, and what each decision does to the next call."""
+"""`onceward holds`: what a person sees of a real proxy's hold, and what each decision does to the next call."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -78,9 +80,6 @@ def lose_a_reply(world: World, *, bound: str | None = None) -> Any:
 
 def kill(pid: int) -> None:
     """End a tool server."""
-    import os
-    import signal
-
     os.kill(pid, signal.SIGKILL)
 
 
@@ -136,8 +135,8 @@ def test_a_decision_that_is_not_clear_is_refused_and_changes_nothing(desk: Desk)
         ("no intent begins with 'zz'", ["zz", *by, *why, *word]),
         ("2 intents begin with ''", ["", *by, *why, *word]),
         ("nothing was sent for this intent", [wiped, *by, *why, *word]),
-        ("until", [intent, *by, *why, "--did-not-happen", *contracts]),
-        ("until", [intent, *by, *why, "--void", *contracts]),
+        ("until 20", [intent, *by, *why, "--did-not-happen", *contracts]),
+        ("until 20", [intent, *by, *why, "--void", *contracts]),
         ("no in-flight bound is declared", [intent, *by, *why, "--did-not-happen"]),
     ):
         code, out, err = desk.run("holds", "resolve", *words)
@@ -177,7 +176,7 @@ def test_did_not_happen_is_taken_after_the_bound_and_lets_one_call_through(desk:
     (desk.world.folder / "ledger").unlink()  # as if it had died before the effect
     intent = desk.held()["intent"]
     code, _, err = desk.resolve(intent, "--did-not-happen")
-    assert (2, True) == (code, "an attempt may still take effect until 20" in err)
+    assert (2, True) == (code, "it may still take effect until 20" in err)
     assert "unverifiable" == block(proxy.call())["code"]
 
     _an_hour_passes(desk.world)

@@ -260,11 +260,13 @@ class Connection:
         found = await self.head()
         if self._method == "HEAD" or found.status in (204, 304):
             return found
+        body = bytearray()
         try:
             async for part in self.parts(found):
-                found.body += part
+                body += part
         except (asyncio.IncompleteReadError, ConnectionError):
             found.complete = False
+        found.body = bytes(body)
         return found
 
     async def request(self, method: str, target: str, headers: Headers | None = None, body: bytes = b"") -> Message:

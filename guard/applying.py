@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import gathering, reading
+from .commands import Core, Dispatch
 from .evidence import (
     Act,
     AttemptState,
@@ -28,16 +29,13 @@ from .evidence import (
     fold,
     stronger,
 )
+from .gathering import Request
 from .identity import intent_id, redact, refill
 from .journal.base import AttemptRow, IntentRow, Store
 from .keys import derive
 from .outcomes import Reply, Verdict, error_bytes
 from .reading import Finding
 from .tools import Tool
-
-if TYPE_CHECKING:
-    from .gathering import Request
-    from .recovery import Core, Dispatch
 
 _ERROR_MOST = 8_192  #: bytes of an error that are kept to know it again when it is replayed
 
@@ -70,8 +68,6 @@ def begin(
     epoch: int,
 ) -> Dispatch:
     """Make an attempt durable and return what may leave. The identity's version moves: one of two racers wins."""
-    from .recovery import Dispatch
-
     tool, settings, now_s = request.tool, core.settings, store.now_s
     new = row is None
     if row is None:

@@ -34,7 +34,7 @@ from .journal.base import AttemptRow, IntentRow, Journal, Store
 from .tools import Tool
 
 if TYPE_CHECKING:
-    from .recovery import Core
+    from .commands import Core
 
 DECIMAL = "dev.onceward/decimal"  #: how a decimal number, which JSON does not have, is stored
 

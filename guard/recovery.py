@@ -18,78 +18,30 @@ from math import floor, inf
 from typing import Any
 
 from . import applying, gathering, reading
+from .commands import Command, Core, Dispatch, Look, Pause, Send, Step
 from .decision import decide
 from .evidence import Act, AttemptState, Code, Decision, Effect, IntentState, Payload, fold
-from .gathering import Request, Settings
-from .journal.base import AttemptRow, IntentRow, Journal, Store
+from .gathering import Request
+from .journal.base import IntentRow, Journal, Store
 from .outcomes import Reply, Verdict, classify
 from .reading import Finding, Question
 from .tools import Tool
 
+__all__ = [
+    "Answer",
+    "Command",
+    "Core",
+    "Dispatch",
+    "Look",
+    "Pause",
+    "Send",
+    "Step",
+    "read_back",
+    "recover",
+    "verdict_of",
+]
+
 _POLL_S = (0.004, 0.25)  #: a join looks again after this, doubling up to that
-
-
-@dataclass(frozen=True, slots=True)
-class Core:
-    """What every recovery needs: the journal, the deployment secret, and how to drive."""
-
-    journal: Journal
-    secret: bytes
-    settings: Settings = field(default_factory=Settings)
-
-    @property
-    def holder(self) -> str:
-        """Return the name under which this process drives attempts."""
-        return self.journal.holder.name
-
-
-@dataclass(slots=True, kw_only=True)
-class Dispatch:
-    """A request that may leave now: its durable record exists."""
-
-    tool: Tool
-    arguments: dict[str, Any]  #: as they are sent, with key argument and stamp
-    key: str | None
-    attempt: AttemptRow
-    intent: str
-    first: bool  #: the caller's own request, under no earlier attempt: transports may forward it as it came
-    changed: bool  #: the arguments differ from what the caller gave
-    timeout_s: float
-    previous: bytes | None = None  #: the last error under the same key, to know it again
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Run one journal step; the result is sent back."""
-
-    work: Callable[[Store], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a request; a Reply is sent back, or None when patience ended while it still runs."""
-
-    dispatch: Dispatch
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Ask a read tool; a Reply is sent back."""
-
-    tool: Tool  #: the tool whose effect is looked for
-    name: str
-    arguments: dict[str, Any]
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait for some seconds."""
-
-    seconds: float
-
-
-Command = Step | Send | Look | Pause
 
 
 @dataclass(slots=True, kw_only=True)

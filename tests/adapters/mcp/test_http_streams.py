@@ -245,8 +245,8 @@ def test_a_client_that_does_not_read_stops_the_server_and_not_the_memory():
     chunk, count = note("notifications/message", data="x" * 1_000_000), 40
 
     async def scenario() -> None:
-        async with scene() as (upstream, _, session), Connection(session.connection.port, limit=1 << 20) as slow:
-            sent = 0
+        async with scene() as (upstream, gate, session), Connection(session.connection.port, limit=1 << 20) as slow:
+            sent, gate.patience_s = 0, 25.0
 
             async def charge(request: Message, answer: Answer) -> None:
                 nonlocal sent

@@ -2,7 +2,7 @@
 
 Run `python -m onceward.evals.bench [--json] [--quick] [--only PART ...]`. It measures on the disk of the current
 folder, in `.cache/bench`, or where TMPDIR says: on a file system in memory a durable commit costs nothing, and every
-ratio would be another. A goal that is missed is printed as missed and changes no exit code: a bench measures, tests judge.
+ratio would be another. A goal that is missed is printed so and changes no exit code: a bench measures, tests judge.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def measure_calls(place: Place) -> Sequence[Row]:
         for number in range(-20, 0):  # the first calls of a process import and compile
             for _, call, _ in sides:
                 call(number)
-        for number in place.rounds(1_500, 15):
+        for number in place.rounds(1_500, least=300, quick=15):
             for name, call, commit in sides:
                 cpu_s = time.thread_time()
                 with watch.timing(f"guarded, {name}"):
@@ -109,7 +109,7 @@ def measure_crowd(place: Place) -> Sequence[Row]:
 
         start_together = threading.Barrier(CROWD)
         list(pool.map(lambda _: start_together.wait(), range(CROWD)))  # so that no round pays for starting threads
-        for _ in place.rounds(25, 2):
+        for _ in place.rounds(25, least=5, quick=2):
             with watch.timing("one after another"):
                 for _ in range(CROWD):
                     one(next(numbers))

@@ -30,7 +30,7 @@ def measure_million(place: Place) -> Sequence[Row]:
         empty_path = Path(beside) / "empty.db"
         with closing(SQLiteJournal(empty_path)) as empty, closing(SQLiteJournal(_filled(place, where, rows))) as full:
             first = time.time_ns()  # a kept journal has seen the numbers of earlier runs
-            for number in place.rounds(1_000, 10):
+            for number in place.rounds(1_000, least=300, quick=10):
                 for journal, name in ((empty, "on none"), (full, f"on {rows:,}")):
                     start = time.perf_counter()
                     begin(journal, first + number)

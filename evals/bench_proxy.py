@@ -58,7 +58,7 @@ def measure_relay(place: Place) -> Sequence[Row]:
             for number in range(5):
                 one.call("look_up", invoice=f"warm-{number}")
                 one.call("charge", invoice=f"warm-{number}", amount=2)
-        for number in place.rounds(600, 6):
+        for number in place.rounds(600, least=500, quick=6):
             for name, one in (("direct", direct), ("relayed", guarded)):
                 with watch.timing(f"{name} read"):
                     one.call("look_up", invoice=str(number))
@@ -92,7 +92,7 @@ def measure_start(place: Place) -> Sequence[Row]:
             kinds.append((name, command_of(), contracts))
         except Missing as missing:
             lacking[name] = str(missing)
-    for number in place.rounds(11, 1):
+    for number in place.rounds(11, least=7, quick=1):
         for name, command, contracts in kinds:
             through = proxied(command, contracts, place.folder / f"start-{name[:3]}-{number}.db")
             for side, whole in (("bare", command), ("with proxy", through)):
@@ -115,7 +115,7 @@ def measure_memory(place: Place) -> Sequence[Row]:
     command = proxied(_server(), _contracts(place.folder), place.folder / "memory.db")
     with client(command, place.folder) as one:
         ready_mib = one.resident_mib()
-        for number in place.rounds(200, 10):
+        for number in place.rounds(200, least=200, quick=10):
             one.call("charge", invoice=str(number), amount=2)
         after_mib = one.resident_mib()
     figures = (figure("after", "MiB", [after_mib]), figure("when ready", "MiB", [ready_mib]))

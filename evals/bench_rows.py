@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+_LONG_S = 25.0  #: after that a part does no more rounds than it must, so that all of them take a few minutes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
@@ -85,10 +87,12 @@ class Place:
     fresh: bool = False
     tick: Callable[[float, str], None] = field(default=lambda share, doing: None)
 
-    def rounds(self, count: int, quick: int) -> Iterator[int]:
-        """Count the rounds of a run, and tell how far it is."""
-        total = quick if self.quick else count
+    def rounds(self, count: int, *, least: int, quick: int) -> Iterator[int]:
+        """Count the rounds of a run, fewer where they take long but not below `least`, and tell how far it is."""
+        total, start = quick if self.quick else count, time.perf_counter()
         for number in range(total):
+            if number >= least and time.perf_counter() - start > _LONG_S:
+                return
             self.tick(number / total, "")
             yield number
 

@@ -287,7 +287,7 @@ def _drive(core: Core, store: Store, request: Request, own: Decision) -> _Plan |
             plan.question = question_of(store, core.journal, tool, row, request)
         elif decision.act is Act.HOLD:
             applying.hold(core, store, request, row, decision, row.epoch)
-        elif decision.act is Act.ANSWER:
+        elif decision.act is Act.ANSWER and decision.code is not Code.RUNNING:
             differs = gathering.payload_of(row, request) is Payload.TERMS
             code = Code.TERMS_CHANGED if differs else Code.UNSETTLED_SIBLING
             plan.decision = replace(decision, act=Act.CONFLICT, code=code, other=row.id)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from onceward import people, texts
 from onceward.drive import Guard
@@ -56,8 +57,8 @@ class GuardGate:
         self._guard, self._listing, self._profile = guard, listing, profile
         self._scope_of, self._call_id_of, self._principal_of = scope_of, call_id_of, principal_of
         self._patience_s = guard.patience_s
-        self._begun: dict[int, float] = {}
-        self._answers: dict[int, str] = {}
+        self._begun: WeakKeyDictionary[Call, float] = WeakKeyDictionary()
+        self._answers: WeakKeyDictionary[Call, str] = WeakKeyDictionary()  # told, and not known to be heard
 
     def wants(self, call: Call) -> bool:
         """Guard everything that is not a declared read."""
@@ -71,8 +72,8 @@ class GuardGate:
 
     def cancelled(self, call: Call) -> None:
         """The client gave up: its answer was not heard, and the next one comes earlier."""
-        begun_s = self._begun.pop(id(call), None)
-        self._answers.pop(id(call), None)
+        begun_s = self._begun.pop(call, None)
+        self._answers.pop(call, None)
         if begun_s is not None:
             waited_s = time.monotonic() - begun_s
             least_s = min(_PATIENCE_LEAST_S, self._patience_s)
@@ -80,15 +81,15 @@ class GuardGate:
 
     def delivered(self, call: Call) -> None:
         """The client heard the answer."""
-        self._begun.pop(id(call), None)
-        intent = self._answers.pop(id(call), None)
+        self._begun.pop(call, None)
+        intent = self._answers.pop(call, None)
         if intent is not None:
             self._guard.heard(intent)
             self._guard.hear()
 
     async def handle(self, call: Call, upstream: Upstream) -> bytes:
         """Answer one call; never raises."""
-        self._begun[id(call)] = time.monotonic()
+        self._begun[call] = time.monotonic()
         try:
             return await self._handle(call, upstream)
         except JournalError as error:
@@ -136,7 +137,7 @@ class GuardGate:
         relayed = _Relayed(self._guard, self._listing, call, upstream, stripped=label is not None)
         answer = await self._guard.run_async(recover(self._guard.core, request), request, relayed.send, relayed.look)
         if answer.intent is not None and answer.decision.act is Act.REPLAY:
-            self._answers[id(asked)] = answer.intent
+            self._answers[asked] = answer.intent
         if answer.decision.code is Code.NEEDS_APPROVAL and answer.intent and not answered and approval.can_ask(call):
             return _response(call, approval.question(call, answer.intent, secret))
         return self._answer(call, request, answer, relayed.last)
@@ -273,7 +274,8 @@ class _Relayed:
             "method": "tools/call",
             "params": {"name": look.name, "arguments": look.arguments},
         }
-        return await self._upstream.exchange(self._call, message, own=True)
+        headers = self._listing.mirrored_headers(look.name, look.arguments)
+        return await self._upstream.exchange(self._call, message, own=True, headers=headers)
 
     def _written(self, dispatch: Dispatch) -> tuple[dict[str, Any] | None, Mapping[str, str]]:
         place = dispatch.tool.key

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from onceward.outcomes import Reply
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Call:
     """A `tools/call` request as it came from the client."""
 

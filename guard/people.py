@@ -68,7 +68,8 @@ def resolve(
 def _tool_of(toolbox: Toolbox, row: IntentRow) -> Tool | None:
     """Return the tool of an intent under the contract for its arguments; None where these contracts say nothing."""
     # A journal may hold intents of many servers, and two servers may have a tool of one name.
-    return toolbox.declared(row.tool, json.loads(row.request)) if row.server == toolbox.server else None
+    # A tombstone has lost its request.
+    return toolbox.declared(row.tool, json.loads(row.request or "{}")) if row.server == toolbox.server else None
 
 
 def _unpromised(toolbox: Toolbox, row: IntentRow) -> Tool:

@@ -11,6 +11,7 @@ from itertools import product
 from math import inf
 
 import pytest
+
 from onceward.decision import decide
 from onceward.evidence import (
     HOLD_CODES,
@@ -209,12 +210,10 @@ def check(c: Contract, e: Evidence, now: float, d: Decision) -> str | None:
         return "an unsettled intent closed"
     if d.act is Act.PASS and c.effect is not Effect.READ:
         return "a write that passes unrecorded"
-    if state is IntentState.ABSENT and any(
-        a.state.may_commit and not (e.asserted_absent_s is not None and a.begun_s <= e.asserted_absent_s)
-        for a in e.attempts
-    ):
-        if e.absent_s is None or not e.absent_s > _last_due(c, [a for a in e.attempts if a.state.may_commit]):
-            return "an absence trusted before due"
+    asserted_s = -inf if e.asserted_absent_s is None else e.asserted_absent_s
+    doubtful = [a for a in e.attempts if a.state.may_commit and a.begun_s > asserted_s]
+    if state is IntentState.ABSENT and doubtful and not (e.absent_s or -inf) > _last_due(c, doubtful):
+        return "an absence trusted before due"
     return None
 
 

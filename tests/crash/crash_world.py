@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from onceward.journal import open_journal
 
@@ -57,6 +60,18 @@ def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end_s, "it did not happen in time"
         time.sleep(0.005)
+
+
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[], Any]) -> Any:
+    """Return what `make` made, as JSON would have it; of many test workers one makes it, the others wait."""
+    base = factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with open(folder / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = folder / f"{name}.json"
+        if not made.exists():
+            made.write_text(json.dumps(make()))
+        return json.loads(made.read_text())
 
 
 class World:

@@ -22,8 +22,6 @@ from crash_world import SHAPES, Client, World, block, call_in_turn, text, until
 from onceward import Guard, JournalError
 from onceward.adapters.cli import main
 
-pytestmark = pytest.mark.xdist_group("crash-journal")
-
 
 @pytest.fixture
 def world_of(tmp_path: Path) -> Iterator[Callable[[str], World]]:

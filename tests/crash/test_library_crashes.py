@@ -11,9 +11,7 @@ from typing import NamedTuple
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from crash_world import OWNER, SHAPES, World, call_in_turn
-
-pytestmark = pytest.mark.xdist_group("crash-library")
+from crash_world import OWNER, SHAPES, World, call_in_turn, shared
 
 STEPS = (
     "before_intent",
@@ -38,19 +36,24 @@ CASES = [Case(step, shape) for step in STEPS for shape in SHAPES]
 
 
 @pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Case, World]:
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Play all cases that were asked for, side by side: crash at the step, then the same call in a new process."""
     items = [item for item in request.session.items if getattr(item, "module", None) is request.module]
     wanted = [item.callspec.params["case"] for item in items if hasattr(item, "callspec")]
-    worlds = {case: World(tmp_path_factory.mktemp("-".join(case)), case.shape) for case in wanted}
-    call_in_turn({world: [case.step, "never"] for case, world in worlds.items()})
-    return worlds
+
+    def play() -> dict[str, str]:
+        worlds = {case: World(tmp_path_factory.mktemp("-".join(case)), case.shape) for case in wanted}
+        call_in_turn({world: [case.step, "never"] for case, world in worlds.items()})
+        return {"-".join(case): str(world.folder) for case, world in worlds.items()}
+
+    folders: dict[str, str] = shared(tmp_path_factory, "library_crashes", play)
+    return folders
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_a_killed_caller_and_the_same_call_again_make_one_effect(played: dict[Case, World], case: Case) -> None:
+def test_a_killed_caller_and_the_same_call_again_make_one_effect(played: dict[str, str], case: Case) -> None:
     """The tool runs in the process that dies, so what did not happen by then never will; the contract knows no such."""
-    world = played[case]
+    world = World(Path(played["-".join(case)]), case.shape)
     assert [-signal.SIGKILL, 0] == json.loads((world.folder / "statuses").read_text())
     second = json.loads((world.folder / "came.1").read_text())
     assert [] == world.problems()

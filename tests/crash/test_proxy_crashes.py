@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from crash_world import OWNER, SHAPES, Client, World, block, text, until
-
-pytestmark = pytest.mark.xdist_group("crash-proxy")
+from crash_world import OWNER, SHAPES, Client, World, block, shared, text, until
 
 #: a step of the call, and where it stops there, what becomes of the tool server
 STEPS = (
@@ -38,6 +38,7 @@ STEPS = (
     "after_answer",
 )
 CERTAIN = ("before_intent", "before_answer", "after_answer")  #: no contract is needed to know
+LATE_S = 4  #: the in-flight bound where an effect comes late
 NO_EFFECT = ("after_intent", "before_effect:dies")
 
 
@@ -53,28 +54,37 @@ CASES = [Case(step, shape) for step in STEPS for shape in SHAPES]
 class Played:
     """What a case came to."""
 
-    effects: int
-    answers: list[dict[str, Any] | None]
-    problems: list[str]
+    effects: int = 0
+    answers: tuple[dict[str, Any] | None, ...] = ()
+    problems: tuple[str, ...] = ()
+    failed: str = ""  #: the case could not be played
 
 
 @pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Play all cases that were asked for, side by side."""
     items = [item for item in request.session.items if getattr(item, "module", None) is request.module]
     wanted = [item.callspec.params["case"] for item in items if hasattr(item, "callspec")]
-    with ThreadPoolExecutor(8) as pool:
-        results: dict[Case, Future[Played]] = {}
-        for case in wanted:
-            folder = tmp_path_factory.mktemp(f"{case.step.replace(':', '-')}-{case.shape}")
-            results[case] = pool.submit(play, case, folder)
-        yield results
+
+    def one(case: Case) -> dict[str, Any]:
+        try:
+            return asdict(play(case, tmp_path_factory.mktemp("-".join(case).replace(":", "-"))))
+        except Exception:  # the test of this case is told
+            return asdict(Played(failed=traceback.format_exc()))
+
+    def everything() -> dict[str, Any]:
+        with ThreadPoolExecutor(8) as pool:
+            return dict(zip(map("-".join, wanted), pool.map(one, wanted), strict=True))
+
+    results: dict[str, Any] = shared(tmp_path_factory, "proxy_crashes", everything)
+    return results
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_a_killed_proxy_and_the_same_call_again_make_one_effect(played: dict[Case, Future[Played]], case: Case) -> None:
+def test_a_killed_proxy_and_the_same_call_again_make_one_effect(played: dict[str, Any], case: Case) -> None:
     """A crash is a lost reply with a lost memory; only what was durable before it can speak after it."""
-    result = played[case].result()
+    result = Played(**played["-".join(case)])
+    assert "" == result.failed
     second, third = result.answers
     assert [] == result.problems
     if case.shape == "neither" and case.step not in CERTAIN:
@@ -94,7 +104,7 @@ def test_a_killed_proxy_and_the_same_call_again_make_one_effect(played: dict[Cas
 def play(case: Case, folder: Path) -> Played:
     """Crash at the step, and call twice more through a new proxy."""
     step, _, fate = case.step.partition(":")
-    world = World(folder, case.shape, in_flight="3s" if fate == "lands_later" else "1s")
+    world = World(folder, case.shape, in_flight=f"{LATE_S}s" if fate == "lands_later" else "1s")
     try:
         if not fate:
             second = _crash(world, step)
@@ -105,12 +115,20 @@ def play(case: Case, folder: Path) -> Played:
             # The proxy answers this by itself, so by then it has the charge in hand.
             second.call("onceward_status", {})
             world.go(step)
-        answers = [second.answer(id), second.call()]
+        answers = (second.answer(id), second.call())
         if fate == "lands_later":
             until(lambda: len(world.effects) > 0)
-        return Played(len(world.effects), answers, world.problems())
+            assert _in_time(world), "this machine was too slow: the effect landed after its bound"
+        return Played(len(world.effects), answers, tuple(world.problems()))
     finally:
         world.close()
+
+
+def _in_time(world: World) -> bool:
+    """Tell whether the world kept the contract: each effect within the bound of the attempt that was paused."""
+    with closing(sqlite3.connect(world.journal)) as connection:
+        (send_before_s,) = connection.execute("SELECT send_before_s FROM attempts WHERE number = 1").fetchone()
+    return all(effect["created"] <= send_before_s + LATE_S for effect in world.effects[:1])
 
 
 def _crash(world: World, step: str) -> Client:
@@ -130,13 +148,13 @@ def _crash_at_server(world: World, step: str, fate: str) -> Client:
     """Kill a proxy while its tool server stands at a step; return the next one."""
     world.pause(step)
     first = world.proxy()
+    # Started before the call, so that the bound is not over before this one is asked.
+    second = world.proxy() if fate == "lands_later" else None
     first.begin()
     server = world.reached(step)
-    if fate == "lands_later":
-        second = world.proxy()  # started before the crash, so that the bound is not over before it is asked
-        first.kill()
-        return second
     first.kill()
+    if second is not None:
+        return second
     if fate == "dies":
         os.kill(server, signal.SIGKILL)
     else:

@@ -19,8 +19,6 @@ from crash_world import CHARGE, OWNER, SCOPE, World, block, text
 
 from onceward.adapters.cli import main
 
-pytestmark = pytest.mark.xdist_group("holds")
-
 WIPE = {"table": "customers"}
 
 

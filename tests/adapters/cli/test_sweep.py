@@ -19,8 +19,6 @@ from crash_world import CHARGE, OWNER, SCOPE, World, block, text, until
 
 from onceward.adapters.cli import main
 
-pytestmark = pytest.mark.xdist_group("holds")
-
 
 class Sweeper:
     """The command, and the worlds that it is used in."""

@@ -152,7 +152,7 @@ class Guard(Shell):
             patience_until_s=self.journal.clock() + patience if waiting else inf,
             waiting=waiting,
             boundary=tool.boundary,
-            tools=self.toolbox.by_name,
+            tools=self.toolbox.declared,
         )
 
     # -- calling --------------------------------------------------------------------------------------------------

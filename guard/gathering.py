@@ -56,7 +56,13 @@ class Request:
     waiting: bool = True
     boundary: str | None = None
     intent: str | None = None  #: background work: the very intent that is settled
-    tools: Callable[[str], Tool | None] = field(default=lambda name: None)  #: other tools of the server
+    tools: Callable[[str, Mapping[str, Any]], Tool | None] = field(default=lambda name, arguments: None)
+
+    def tool_of(self, row: IntentRow) -> Tool:
+        """Return the tool that another intent of the server was made with."""
+        if row.tool == self.tool.name and not row.request:
+            return self.tool
+        return self.tools(row.tool, stored(row.request) if row.request else {}) or self.tool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,7 +203,7 @@ def payload_of(row: IntentRow, request: Request) -> Payload:
 
 
 def _other(store: Store, journal: Journal, request: Request, row: IntentRow, *, similar_only: bool) -> Other:
-    tool = request.tools(row.tool) or request.tool
+    tool = request.tool_of(row)
     state, until_s = state_of(store, journal, tool.contract, row, store.now_s)
     window_s = row.facts.get("window_s", 86_400.0)
     if tool.contract.effect is Effect.UNDECLARED:

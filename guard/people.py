@@ -227,7 +227,7 @@ def _request(toolbox: Toolbox, tool: Tool, row: IntentRow) -> gathering.Request:
         waiting=False,
         boundary=row.facts.get("boundary"),
         intent=row.id,
-        tools=toolbox.by_name,
+        tools=toolbox.declared,
     )
 
 

@@ -196,7 +196,7 @@ def _record(core: Core, store: Store, request: Request, news: News) -> None:
     row = store.intent(news.intent)
     if row is None:
         return
-    tool = request.tools(row.tool) or request.tool
+    tool = request.tool_of(row)
     if news.dispatch is not None and news.verdict is not None and news.reply is not None:
         applying.record_outcome(core, store, tool, row, news.dispatch.attempt, news.verdict, news.reply)
     elif news.finding is not None and news.begun_s == _dated_s(store, core.journal, tool, row):
@@ -269,7 +269,7 @@ def _drive(core: Core, store: Store, request: Request, own: Decision) -> _Plan |
         row = store.intent(own.other)
         if row is None:
             return None
-        tool = request.tools(row.tool) or request.tool
+        tool = request.tool_of(row)
         attempts = store.attempts(row.id)
         evidence = gathering.gather(store, core, request, row, attempts, own=False)
         decision = decide(tool.contract, evidence, store.now_s)

@@ -240,6 +240,9 @@ class GroupCommit:
             except Raced:
                 continue
             except StoreFault as fault:
+                if step.note:
+                    self._keep([step])
+                    return
                 step.error = fault.error()
             except Exception as error:
                 step.error = error

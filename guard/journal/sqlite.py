@@ -79,6 +79,7 @@ class SQLiteJournal(Journal):
         self._offset, self._clock_lock = time_source() - monotonic(), Lock()
         self._live: set[tuple[str, int]] = set()
         self._connection: sqlite3.Connection | None = None
+        self._inode: int | None = None
         self._store: SQLiteStore | None = None
         self._closed = False
         self._commits = GroupCommit(self._transact, beat=self._beat, beat_s=lease_s / 3)
@@ -238,6 +239,7 @@ class SQLiteJournal(Journal):
             _open_journals.discard(self)
 
     def _transact(self, works: Sequence[Work]) -> Sequence[Any]:
+        self._still_there()
         try:
             store = self._store or self._connect()
             store.execute("BEGIN IMMEDIATE")
@@ -269,6 +271,21 @@ class SQLiteJournal(Journal):
         if store.leases:
             self._settle_leases(store)
         return values
+
+    def _still_there(self) -> None:
+        """Notice a file that was deleted or replaced under us: what is written to it nobody would ever read."""
+        try:
+            found: int | None = os.stat(self.path).st_ino
+        except OSError:
+            found = None
+        if self._inode is None:
+            self._inode = found
+        elif found != self._inode:
+            self._drop_connection()
+            raise StoreFault(
+                f"the journal {self.path} was deleted or replaced while it was in use",
+                'restore it, or run `onceward journal new --why "..."` and start this process again',
+            )
 
     def _settle_leases(self, store: SQLiteStore, *, ended_only: bool = False) -> None:
         """Note which attempts are driven here; one that ended is not any more, whether or not that was written."""

@@ -85,10 +85,12 @@ def _apply(core: Core, store: Store, tool: Tool, row: IntentRow, word: Word, ove
         sent = next((a for a in reversed(attempts) if a.state.may_commit), attempts[-1])
         detail = {**sent.detail, "why": "a person saw it"}
         store.put_attempt(replace(sent, state=AttemptState.HAPPENED, ended_s=store.now_s, detail=detail))
-        row.acknowledged = False
+        row.acknowledged, row.facts = False, {**row.facts, "by_person": True}
         applying.refold(core, store, tool, row)
         return
-    if word in ("did_not_happen", "void") and not override:
+    keyless = tool.contract.key is None and tool.contract.effect is not Effect.IDEMPOTENT
+    # Without a key, a second request beside one that may still land is a second effect, whoever asks for it.
+    if (word in ("did_not_happen", "void") or (word == "retry" and attempts and keyless)) and not override:
         until_s = _may_commit_until(core, store, tool, row)
         if store.now_s <= until_s:
             when = (

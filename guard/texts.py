@@ -230,10 +230,11 @@ def replayed(tool: str, *, intent: str | None, happened_s: float | None) -> Told
     return _notice("replayed", text, intent, code=Code.ALREADY_HAPPENED)
 
 
-def found(tool: str, *, intent: str | None, happened_s: float | None) -> Told:
-    """Say that an effect happened whose own answer nobody has."""
+def found(tool: str, *, intent: str | None, happened_s: float | None, by_person: bool = False) -> Told:
+    """Say that an effect happened whose own answer nobody has: a read shows it, or a person saw it."""
     by = f" by {_utc(ceil(happened_s))}" if happened_s is not None else ""
-    text = f"{tool} happened{by}: reading the service shows it. Its own answer was lost, so details are not known here."
+    seen = "a person saw it" if by_person else "reading the service shows it"
+    text = f"{tool} happened{by}: {seen}. Its own answer was lost, so details are not known here."
     return _notice("found", f"{text} {_DO_NOT}", intent, code=Code.ALREADY_HAPPENED)
 
 

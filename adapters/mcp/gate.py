@@ -175,7 +175,8 @@ class GuardGate:
                 notice = texts.reissued_original(tool=tool.name, intent=answer.intent, original=answer.original)
             return _passed(call, last, notice)
         if decision.act is Act.REPLAY and answer.result is None:
-            told = texts.found(tool.name, intent=answer.intent, happened_s=answer.happened_s)
+            person = bool(answer.facts.get("by_person"))
+            told = texts.found(tool.name, intent=answer.intent, happened_s=answer.happened_s, by_person=person)
             return self._told(call, told)
         if decision.act is Act.REPLAY and answer.result is not None:
             stored = json.loads(answer.result)

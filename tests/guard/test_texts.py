@@ -117,6 +117,7 @@ def cases():
     yield "replay", say(Act.REPLAY, None, state.HAPPENED)
     yield "notice replayed, time unknown", texts.replayed("charge_card", intent=INTENT, happened_s=None)
     yield "notice found", texts.found("charge_card", intent=INTENT, happened_s=NOW)
+    yield "notice found, by a person", texts.found("charge_card", intent=INTENT, happened_s=NOW, by_person=True)
     yield "notice reissued_original", texts.reissued_original("send_mail", intent=INTENT)
     yield "notice reissued_original, shown", texts.reissued_original("send_mail", intent=INTENT, original="x" * 400)
     yield "notice duplicated", texts.duplicated("charge_card", intent=INTENT, count=2, owner="ops@example.com")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any
 from .bench_rows import Missing
 
 _ERA = "2025-11-25"
-_HANG_S = 120.0  #: a peer that lives longer has stopped to answer: it is killed, and its rows say so
+_HANG_S = (
+    60.0  #: no request here takes a second on an idle machine: a peer that takes longer hangs, and its rows say so
+)
 _LAST = 400  #: characters of its error output that are shown then
 _HELLO = {"protocolVersion": _ERA, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
 
@@ -32,17 +34,17 @@ class Client:
             self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, env=environ)
         except OSError as error:
             raise Missing(f"cannot start {command[0]}: {error.strerror}") from error
-        self._watchdog = threading.Timer(_HANG_S, self.process.kill)
-        self._watchdog.daemon = True
-        self._watchdog.start()
+        assert self.process.stdout is not None
+        self._poll = select.poll()
+        self._poll.register(self.process.stdout, select.POLLIN)
+        self._read = b""
         self._id = 0
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return its result; what the server says in between is passed over."""
         self._id += 1
         self._write({"jsonrpc": "2.0", "id": self._id, "method": method, "params": params})
-        assert self.process.stdout is not None
-        while line := self.process.stdout.readline():
+        while line := self._line(method):
             message = json.loads(line)
             if message.get("id") == self._id and "method" not in message:
                 if "result" not in message:
@@ -84,9 +86,22 @@ class Client:
         except (subprocess.TimeoutExpired, BrokenPipeError):
             self.process.kill()
             self.process.wait()
-        self._watchdog.cancel()
         self.process.stdout.close()
         self._errors.close()
+
+    def _line(self, method: str) -> bytes:
+        """Return the next line; empty when there is none to come."""
+        assert self.process.stdout is not None
+        while b"\n" not in self._read:
+            if not self._poll.poll(_HANG_S * 1e3):
+                self.process.kill()
+                raise Missing(f"no answer to {method} within {_HANG_S:g} s: {self._last_words()}")
+            part = os.read(self.process.stdout.fileno(), 65_536)
+            if not part:
+                return b""
+            self._read += part
+        line, _, self._read = self._read.partition(b"\n")
+        return line
 
     def _write(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -33,7 +34,7 @@ from .gathering import Request
 from .identity import intent_id, redact, refill
 from .journal.base import AttemptRow, IntentRow, Store
 from .keys import derive
-from .outcomes import Reply, Verdict, error_bytes
+from .outcomes import Reply, Verdict, all_text, error_bytes
 from .reading import Finding
 from .tools import Tool
 
@@ -47,6 +48,7 @@ def _plain(value: Any) -> Any:
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _AGAIN_S = (0.2, 8.0)  #: back-off after an unknown: first, and at most; doubles, with jitter
 
 
@@ -95,6 +97,8 @@ def begin(
     facts = {name: value for name, value in row.facts.items() if name not in ("released", "read", "not_before_s")}
     if decision.straggler:
         facts["straggler"] = True
+    if row.key is not None and (place := gathering.key_place(tool)) is not None:
+        facts["key_place"] = place
     if repeat_of:
         facts["repeat_of"] = repeat_of
     row.facts = facts
@@ -161,8 +165,9 @@ def record_outcome(
         state = stronger(stored.state, state) if stored is not None else state
     detail: dict[str, Any] = {"why": verdict.why}
     if state is not AttemptState.HAPPENED:
-        if reply.text:
-            detail["text"] = reply.text[:500]
+        said = reply.text or ("" if tool.redact else all_text(reply))
+        if said:
+            detail["text"] = said[:500]
         if reply.status is not None:
             detail["status"] = reply.status
         if verdict.replayed_error:
@@ -404,11 +409,13 @@ def _missing(tool: Tool, arguments: dict[str, Any], facts: dict[str, Any]) -> di
 def _stored(core: Core, tool: Tool, reply: Reply) -> str | None:
     """Return a reply as it is kept for replays: its JSON, or a digest when it is too large or is no JSON."""
     body = reply.body
-    if tool.redact and isinstance(body, dict):
-        body = redact(body, tool.redact, core.secret)
     try:
+        if tool.redact and isinstance(body, dict):
+            body = redact(body, tool.redact, core.secret)
         text = _encode(body)
-    except (TypeError, ValueError):
+        if not text.isascii() and _SURROGATE.search(text):  # half a character, as services cut texts
+            text = json.dumps(body, separators=(",", ":"), default=_plain)
+    except (TypeError, ValueError, RecursionError):  # it happened all the same
         text = json.dumps({"dev.onceward/unstorable": type(body).__name__})
     if len(text) <= core.settings.result_limit:
         return text

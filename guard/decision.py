@@ -32,9 +32,8 @@ def decide(contract: Contract, evidence: Evidence, now: float) -> Decision:
     over = now >= evidence.patience_until_s and decision.act.takes_time and state.unsettled
     until = inf if decision.until_s is None else decision.until_s
     if over or (decision.act is Act.WAIT and until > evidence.patience_until_s):
-        rest = Code.UNKNOWN if state.unsettled else Code.REFUSED
-        code = {IntentState.IN_FLIGHT: Code.RUNNING, IntentState.ACCEPTED: Code.ACCEPTED}.get(state, rest)
-        known = min((t for t in (until, due) if now < t < inf), default=None)
+        code = ev.STANDING.get(state, Code.REFUSED)
+        known = next((t for t in (due, until) if now < t < inf), None)
         decision = Decision(act=Act.ANSWER, code=code, until_s=known)
     if decision.act is Act.ANSWER and state.unsettled and evidence.own and evidence.payload is Payload.TERMS:
         return replace(decision, act=Act.CONFLICT, code=Code.TERMS_CHANGED)
@@ -82,7 +81,8 @@ def _undeclared(e: Evidence, now: float, state: IntentState) -> Decision:
         acts = {IntentState.HAPPENED: Act.REPLAY, IntentState.IN_FLIGHT: Act.JOIN}
         code = Code.UNKNOWN if state.unsettled else Code.REFUSED
         return Decision(act=acts[state]) if state in acts else Decision(act=Act.ANSWER, code=code)
-    if last and state is IntentState.UNKNOWN and now <= last.begun_s + ev.REFUSAL_LASTS_S:
+    doubt = last and (state is IntentState.UNKNOWN or (state.unsettled and now > last.send_before_s))  # not at once
+    if last and doubt and now <= last.begun_s + ev.REFUSAL_LASTS_S:
         return Decision(act=Act.CONFLICT, code=Code.NO_CONTRACT, until_s=last.begun_s + ev.REFUSAL_LASTS_S)
     for o in e.others:
         if o.state is IntentState.UNKNOWN and o.in_window and not e.labelled:
@@ -124,7 +124,7 @@ def _new(c: Contract, e: Evidence, now: float) -> Decision:
         return _hold(c, Code.NEEDS_APPROVAL)
     baseline = c.read_back is not None and c.read_back.baseline and not e.baseline_known
     if c.read_back and (baseline or e.read_first) and (e.read is None or e.read.found is Found.INCONCLUSIVE):
-        if e.read and now >= e.patience_until_s:
+        if e.read and max(now, e.not_before_s) >= e.patience_until_s:
             return _hold(c, Code.READ_BACK_INCONCLUSIVE)
         return _not_before(e, now, Decision(act=Act.READ_BACK))
     if e.read_first and e.read and e.read.found in (Found.FOUND, Found.PARTLY) and not e.told:

@@ -205,6 +205,7 @@ class Guard(Shell):
         tool = self.toolbox.tool(name, arguments)
         if tool.contract.effect is Effect.READ:
             return function(**arguments)
+        self._can_read(tool)
         request = self.request(tool, arguments, scope=self._scope_or_stop(scope, tool), label=label, call_id=call_id)
         self.hear()
         sent = Sent()
@@ -226,6 +227,7 @@ class Guard(Shell):
         tool = self.toolbox.tool(name, arguments)
         if tool.contract.effect is Effect.READ:
             return await _awaited(function(**arguments))
+        self._can_read(tool)
         request = self.request(tool, arguments, scope=self._scope_or_stop(scope, tool), label=label, call_id=call_id)
         self.hear()
         sent = Sent()
@@ -290,9 +292,16 @@ class Guard(Shell):
             since_s=answer.since_s,
             foreign=answer.foreign,
             original=answer.original,
+            sent=answer.sent,
             refusal=refusal or answer.facts.get("refusal"),
             profile=profile,
         )
+
+    def _can_read(self, tool: Tool) -> None:
+        """See before anything is sent that the functions which could tell its outcome are there."""
+        for plan in (tool.read, tool.progress):
+            if plan is not None:
+                self._function(plan.tool)
 
     def _function(self, name: str) -> Callable[..., Any]:
         try:

@@ -181,6 +181,13 @@ class Code(Enum):
     BAD_ARGUMENTS = "bad_arguments"
 
 
+#: how an unsettled intent stands, for a caller whose patience is over
+STANDING = {
+    IntentState.IN_FLIGHT: Code.RUNNING,
+    IntentState.ACCEPTED: Code.ACCEPTED,
+    IntentState.UNKNOWN: Code.UNKNOWN,
+}
+
 HOLD_CODES = frozenset(
     {
         Code.NEEDS_APPROVAL,

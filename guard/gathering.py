@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -107,14 +107,18 @@ def gather(
     *,
     own: bool = True,
     others: Sequence[Other] = (),
+    known: bool = False,
 ) -> Evidence:
-    """Return the evidence about one intent as `request` sees it. `row` None: a new intent."""
+    """Return the evidence about one intent as `request` sees it.
+
+    `row` None: a new intent. `known`: this journal has seen its identity before, so what exists is no news to it.
+    """
     if row is None:
         return Evidence(
             waiting=request.waiting,
             patience_until_s=request.patience_until_s,
             labelled=request.label is not None,
-            read_first=_read_first(core.journal, store.now_s),
+            read_first=not known and _read_first(core.journal, store.now_s),
             key_pinned=request.key is not None,
             others=tuple(others),
             grace_s=core.settings.grace_s,
@@ -122,7 +126,7 @@ def gather(
         )
     facts = row.facts
     payload = payload_of(row, request) if own and request.waiting else Payload.SAME
-    return Evidence(
+    evidence = Evidence(
         attempts=tuple(attempt_evidence(core.journal, a, request if own else None, store.now_s) for a in attempts),
         payload=payload,
         own=own,
@@ -144,12 +148,24 @@ def gather(
         baseline_known="baseline" in facts,
         read_first=not attempts and _read_first(core.journal, store.now_s),
         key_pinned=row.key_pinned,
-        boundary_ok=facts.get("boundary") == request.boundary,
+        # A key reaches only who saw it with the first attempt: one that came into the contract later, nobody did.
+        boundary_ok=(facts.get("boundary"), facts.get("key_place")) == (request.boundary, key_place(request.tool))
+        and (row.key is not None or not attempts),
         original_available=not facts.get("redacted") or (own and refillable(row, request, core.secret)),
         others=tuple(others),
         grace_s=core.settings.grace_s,
         send_allowance_s=core.settings.send_allowance_s,
     )
+    if request.tool.contract.effect is Effect.UNSAFE and payload is not Payload.SAME:
+        if fold(request.tool.contract, evidence) in (IntentState.NEW, IntentState.REFUSED, IntentState.ABSENT):
+            # A yes is for what the person saw: other arguments are an intent, and a question, of their own.
+            return replace(evidence, closed=True, held=None)
+    return evidence
+
+
+def key_place(tool: Tool) -> str | None:
+    """Return where the key of a tool goes, as far as it is kept: nothing for the usual place, an argument."""
+    return None if tool.key is None or tool.key.where == "argument" else f"{tool.key.where}:{tool.key.name}"
 
 
 def others_of(store: Store, journal: Journal, request: Request, row: IntentRow | None) -> list[Other]:
@@ -199,6 +215,8 @@ def payload_of(row: IntentRow, request: Request) -> Payload:
         return Payload.TERMS
     if row.content == request.names.content:
         return Payload.SAME
+    if not row.request:  # a tombstone: its words are gone, so a doubt counts as likeness
+        return Payload.NEAR
     return compare(stored(row.request), request.arguments, request.tool.rules)
 
 

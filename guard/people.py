@@ -44,9 +44,20 @@ class ResolveError(GuardError):
 
 
 def resolve(
-    core: Core, toolbox: Toolbox, intent: str, word: Word, *, by: str, why: str, override: bool = False
+    core: Core,
+    toolbox: Toolbox,
+    intent: str,
+    word: Word,
+    *,
+    by: str,
+    why: str,
+    override: bool = False,
+    only: Code | None = None,
 ) -> IntentRow:
-    """Record what a person decided about an intent. Raises ResolveError when it cannot stand; then nothing changed."""
+    """Record what a person decided about an intent. Raises ResolveError when it cannot stand; then nothing changed.
+
+    `only`: the word is about a hold of this code, and is void once the intent waits for nothing, or for something else.
+    """
     if not by.strip() or not why.strip():
         raise ResolveError("a decision needs the name of who made it (--by) and a reason (--why)")
 
@@ -54,6 +65,8 @@ def resolve(
         row = store.intent(intent)
         if row is None:
             raise ResolveError(f"no intent {intent}")
+        if only is not None and row.code is not only:
+            raise ResolveError(f"intent {intent} is not held under {only.value}")
         tool = _tool_of(toolbox, row) or _unpromised(toolbox, row)
         if row.state is IntentState.HAPPENED:
             raise ResolveError(f"it happened already ({row.tool}); to undo it, use the tool's undo")
@@ -170,7 +183,8 @@ async def _count(
     """Count what a finished intent made, once its lag is over: a request that was delivered twice shows only here."""
     tool = _tool_of(toolbox, row)
     lag_s = tool.contract.read_back.lag_s if tool is not None and tool.contract.read_back is not None else None
-    if tool is None or lag_s is None or tool.batch is not None or row.settled_s is None or row.facts.get("counted"):
+    done = row.facts.get("counted") or row.facts.get("tombstone")
+    if tool is None or lag_s is None or tool.batch is not None or row.settled_s is None or done:
         return None
     if core.journal.clock() <= row.settled_s + lag_s:
         return None

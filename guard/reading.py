@@ -115,6 +115,8 @@ def judge(question: Question, items: list[Any] | None, *, whole: bool) -> Findin
     if question.items is not None:
         return _judge_batch(question, items, whole=whole)
     plan = _plan(question)
+    if blind := _blind(plan, items, question.arguments):
+        return Finding(found=Found.INCONCLUSIVE, why=blind)
     matching = [item for item in items if _matches(plan, item, question.arguments)]
     if plan.stamp_argument is not None:
         ours = [i for i in matching if question.reference in str((plan.stamp_item or _WHOLE).search(i) or "")]
@@ -228,6 +230,19 @@ _WHOLE = _Whole()
 def _plan(question: Question) -> ReadPlan:
     assert question.tool.read is not None
     return question.tool.read
+
+
+def _blind(plan: ReadPlan, items: list[Any], arguments: Mapping[str, Any]) -> str | None:
+    """Return why a match can never hold: a field that no item has, or an argument that the call lacks. None = it can.
+
+    A misspelt field would otherwise make every list look like one without our effect, and absence is acted on.
+    """
+    for there, here in plan.match:
+        if here.search(arguments) is None:
+            return f"the call has no `{here}` to look for"
+        if items and all(there.search(item) is None for item in items):
+            return f"no item of the list has `{there}`"
+    return None
 
 
 def _matches(plan: ReadPlan, item: Any, arguments: Mapping[str, Any]) -> bool:

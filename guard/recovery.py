@@ -59,7 +59,7 @@ class Answer:
     fresh: bool = False  #: this call's own attempt brought the outcome
     original: str | None = None  #: the original arguments, when they are not the caller's
     foreign: bool = False  #: it is about another caller's intent
-    told_before: bool = False
+    sent: int = 1  #: how many attempts were really sent for it
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -75,6 +75,8 @@ class _Plan:
     question: Question | None = None
     foreign: bool = False
     tool: Tool | None = None
+    about: IntentRow | None = None  #: the intent that the caller is told about, where that is not its own
+    sent: int = 1
 
 
 @dataclass(slots=True)
@@ -216,10 +218,11 @@ def _plan(core: Core, store: Store, request: Request) -> _Plan:
     for _ in range(100):
         attempts = store.attempts(row.id) if row is not None else ()
         others = gathering.others_of(store, core.journal, request, row) if known and request.waiting else ()
-        evidence = gathering.gather(store, core, request, row, attempts, others=others)
+        evidence = gathering.gather(store, core, request, row, attempts, others=others, known=known)
         decision = decide(request.tool.contract, evidence, store.now_s)
         state = fold(request.tool.contract, evidence)
         plan = _Plan(decision=decision, row=row, now_s=store.now_s, state=state, tool=request.tool)
+        plan.sent = sum(a.state.counts for a in attempts)
         if decision.act is Act.NEW_EPOCH:
             earlier = row.id if row is not None and state is IntentState.HAPPENED else None
             fresh_epoch, row = (row.epoch + 1 if row is not None else fresh_epoch), None
@@ -240,7 +243,7 @@ def _plan(core: Core, store: Store, request: Request) -> _Plan:
             plan.row = applying.hold(core, store, request, row, decision, fresh_epoch)
             return plan
         else:
-            _note(store, request, row, decision, state)
+            plan.about = _note(store, request, row, decision)
             if decision.act is Act.READ_BACK:
                 if row is None:
                     plan.row = row = applying.create(core, store, request, fresh_epoch)
@@ -295,13 +298,13 @@ def _drive(core: Core, store: Store, request: Request, own: Decision) -> _Plan |
     raise AssertionError("a settlement that never comes to an act")
 
 
-def _note(store: Store, request: Request, row: IntentRow | None, decision: Decision, state: IntentState) -> None:
-    """Remember that this caller is told something, so that it is told once."""
+def _note(store: Store, request: Request, row: IntentRow | None, decision: Decision) -> IntentRow | None:
+    """Remember that this caller is told something, so that it is told once. Return the intent that it is told about."""
     if decision.act not in (Act.TELL, Act.CONFLICT):
-        return
+        return None
     about = store.intent(decision.other) if decision.other else row
     if about is None:
-        return
+        return None
     if decision.act is Act.TELL or (decision.code is Code.SIMILAR_UNSETTLED and about.state is IntentState.HAPPENED):
         about.acknowledged = True
         about.open = applying.still_open(about)
@@ -309,6 +312,7 @@ def _note(store: Store, request: Request, row: IntentRow | None, decision: Decis
         about.facts = {**about.facts, "told": [*about.facts.get("told", ()), request.names.content]}
     store.put_intent(about)
     store.event(about.id, "guard", "told", decision.code.value if decision.code else "", scope=request.scope)
+    return about
 
 
 def question_of(store: Store, journal: Journal, tool: Tool, row: IntentRow | None, request: Request) -> Question:
@@ -394,19 +398,20 @@ def _read_status(core: Core, plan: _Plan) -> Generator[Command, Any, News]:
 
 
 def _answer(request: Request, plan: _Plan, decision: Decision) -> Answer:
-    row = plan.row
+    row = plan.about or plan.row
+    foreign = plan.foreign or (plan.about is not None and plan.about is not plan.row)
     since_s = row.created_s if row is not None else None
     return Answer(
         decision=decision,
-        state=plan.state,
+        state=plan.about.state if plan.about is not None else plan.state,
         intent=row.id if row is not None else decision.other,
         now_s=plan.now_s,
         happened_s=row.settled_s if row is not None and row.state is IntentState.HAPPENED else None,
         since_s=since_s,
-        result=row.result if row is not None and not plan.foreign else None,
+        result=row.result if row is not None and not foreign else None,
         original=_original(row, request),
-        foreign=plan.foreign,
-        told_before=row.acknowledged if row is not None else False,
+        foreign=foreign,
+        sent=plan.sent,
         facts=row.facts if row is not None else {},
     )
 

@@ -170,6 +170,10 @@ class Shell:
 
         task.add_done_callback(late)
 
+    def lost(self, dispatch: Dispatch, why: str) -> None:
+        """Note that nobody waits for an answer any more; one that still comes is recorded."""
+        self._record_later(dispatch, Reply(kind="lost", text=why))
+
     def may_leave(self, dispatch: Dispatch) -> bool:
         """Tell whether a request may still leave: its deadline, which lies within its lease, is not over."""
         return self.journal.clock() <= dispatch.attempt.send_before_s

@@ -98,14 +98,15 @@ def tell(
     original: str | None = None,
     refusal: str | None = None,
     owner: str | None = None,
+    sent: int = 1,
     profile: str = "default",
 ) -> Told:
     """Say a decision that ends a call. Raises ValueError for one that does not.
 
     `intent`, `state`, `happened_s`, `since_s` (first sent) and `original` (its arguments) are those of the intent that
     is spoken of: the earlier one where the decision names an `other`. `foreign`: another run, or another label, asked
-    for it. `refusal`: what the service, or the guard, gave as its reason. `owner` stands in where the decision has
-    none.
+    for it. `sent`: how often its request left. `refusal`: what the service, or the guard, gave as its reason. `owner`
+    stands in where the decision has none.
     """
     code = decision.code
     match decision.act:
@@ -180,10 +181,11 @@ def tell(
             start = f"{tool} was not sent: reading first showed that such an effect exists, and no record here made it."
             parts = [start, _DECIDE[code], tracked, "Report this to the user."]
         case Code.ALREADY_HAPPENED:
-            done = f"Nothing was sent now: {tool} happened{_at(happened_s)}."
+            done = f"{tool} happened{_at(happened_s)}; no second one was made for this call."
             parts = [done, asker, arguments, _DO_NOT, _SECOND, tracked, "Report this to the user."]
         case Code.RUNNING:
-            runs = f"{tool} has been running{_since(since_s)} and was not repeated. No answer has come yet."
+            again = "was not repeated" if sent <= 1 else f"was sent {sent} times as one and the same request"
+            runs = f"{tool} has been running{_since(since_s)} and {again}. No answer has come yet."
             parts = [runs, asker, _DO_NOT, tracked, "Report to the user that it still runs."]
         case Code.ACCEPTED:
             parts = [standing, asker, later, _DO_NOT, tracked, "Report to the user that it is accepted, not done."]

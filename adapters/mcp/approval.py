@@ -30,6 +30,8 @@ def can_ask(call: Call) -> bool:
 def question(call: Call, intent: str, secret: bytes) -> dict[str, Any]:
     """Return the result that asks."""
     arguments = json.dumps(call.arguments, ensure_ascii=False)
+    if len(arguments) > _SHOWN:
+        arguments = f"{arguments[:_SHOWN]}… (shortened from {len(arguments)} characters)"
     return {
         "resultType": "input_required",
         "inputRequests": {
@@ -37,7 +39,7 @@ def question(call: Call, intent: str, secret: bytes) -> dict[str, Any]:
                 "method": "elicitation/create",
                 "params": {
                     "mode": "form",
-                    "message": f"May {call.name} be done, once, with {arguments[:_SHOWN]}?",
+                    "message": f"May {call.name} be done, once, with {arguments}?",
                     "requestedSchema": {
                         "type": "object",
                         "properties": {"approve": {"type": "boolean", "title": "Do it, once"}},
@@ -56,7 +58,7 @@ def answer_in(call: Call, secret: bytes) -> tuple[str, bool] | None:
     if not isinstance(state, str) or not state.startswith(_STATE):
         return None
     intent, _, seal = state.removeprefix(_STATE).partition(":")
-    if not hmac.compare_digest(seal, _seal(intent, secret)):
+    if not hmac.compare_digest(seal.encode("utf-8", "replace"), _seal(intent, secret).encode()):
         return None
     responses = call.params.get("inputResponses")
     given = responses.get(_QUESTION) if isinstance(responses, dict) else None
@@ -74,4 +76,4 @@ def without_answer(call: Call) -> Call:
 
 
 def _seal(intent: str, secret: bytes) -> str:
-    return hmac.digest(secret, f"approval:{intent}".encode(), "sha256").hex()
+    return hmac.digest(secret, f"approval:{intent}".encode("utf-8", "replace"), "sha256").hex()

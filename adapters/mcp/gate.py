@@ -12,6 +12,7 @@ import copy
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +23,7 @@ from onceward import people, texts
 from onceward.drive import Guard
 from onceward.errors import ArgumentsError, GuardError, JournalError
 from onceward.evidence import Act, Code, Decision, Effect, IntentState
-from onceward.outcomes import Reply
+from onceward.outcomes import Reply, all_text
 from onceward.recovery import Answer, Dispatch, Look, recover
 from onceward.tools import Tool
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _LEARNED = 0.8
 _PATIENCE_LEAST_S = 2.0
 _PAGES_MOST = 100
+_REASON_MOST = 500  #: characters of a tool's own error text that are passed on
 
 
 class GuardGate:
@@ -57,6 +59,7 @@ class GuardGate:
         self._guard, self._listing, self._profile = guard, listing, profile
         self._scope_of, self._call_id_of, self._principal_of = scope_of, call_id_of, principal_of
         self._patience_s = guard.patience_s
+        self._relayed: WeakKeyDictionary[Call, _Relayed] = WeakKeyDictionary()
         self._begun: WeakKeyDictionary[Call, float] = WeakKeyDictionary()
         self._answers: WeakKeyDictionary[Call, str] = WeakKeyDictionary()  # told, and not known to be heard
 
@@ -72,6 +75,9 @@ class GuardGate:
 
     def cancelled(self, call: Call) -> None:
         """The client gave up: its answer was not heard, and the next one comes earlier."""
+        relayed = self._relayed.pop(call, None)
+        if relayed is not None:
+            relayed.given_up()
         begun_s = self._begun.pop(call, None)
         self._answers.pop(call, None)
         if begun_s is not None:
@@ -99,14 +105,18 @@ class GuardGate:
         except GuardError as error:
             return self._stopped(call, Code.CONTRACT_MISMATCH, str(error))
         except Exception as error:  # our own bug: the operator reads it on stderr, the caller must not repeat the call
-            print(f"onceward: internal error while guarding {call.name}: {error!r}", file=sys.stderr)
+            # What an error says may hold arguments or results: where it was raised says enough.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            print(f"onceward: internal error while guarding {call.name}: {type(error).__name__}\n{where}", file=sys.stderr)
             return self._stopped(call, Code.UNKNOWN, "internal error of the guard")
 
     async def _handle(self, call: Call, upstream: Upstream) -> bytes:
         if call.name == STATUS_TOOL:
             loop = asyncio.get_running_loop()
-            scope = self._scope_of(call)
-            result = await loop.run_in_executor(None, status_result, self._guard.journal, scope, call.arguments)
+            scope, principal = self._scope_of(call), self._principal_of(call) or self._guard.principal
+            result = await loop.run_in_executor(
+                None, status_result, self._guard.journal, scope, principal, call.arguments
+            )
             return _response(call, result)
         secret, asked = self._guard.core.secret, call
         answered = approval.answer_in(call, secret)
@@ -134,7 +144,9 @@ class GuardGate:
             call_id=self._call_id_of(call),
             patience_s=self._patience_s,
         )
-        relayed = _Relayed(self._guard, self._listing, call, upstream, stripped=label is not None)
+        self._relayed[asked] = relayed = _Relayed(
+            self._guard, self._listing, call, upstream, stripped=label is not None
+        )
         answer = await self._guard.run_async(recover(self._guard.core, request), request, relayed.send, relayed.look)
         if answer.intent is not None and answer.decision.act is Act.REPLAY:
             self._answers[asked] = answer.intent
@@ -145,7 +157,13 @@ class GuardGate:
     def _approve(self, intent: str) -> None:
         with suppress(people.ResolveError):  # gone or settled meanwhile: the decision that follows says so
             people.resolve(
-                self._guard.core, self._listing.toolbox, intent, "retry", by="client", why="approved in the client"
+                self._guard.core,
+                self._listing.toolbox,
+                intent,
+                "retry",
+                by="client",
+                why="approved in the client",
+                only=Code.NEEDS_APPROVAL,  # a yes that comes again, as harnesses repeat calls, is no second one
             )
 
     async def _list(self, call: Call, upstream: Upstream) -> None:
@@ -184,7 +202,7 @@ class GuardGate:
             if isinstance(stored, dict) and ("content" in stored or "structuredContent" in stored):
                 return _response(call, texts.mark_replay(stored, told))
             return self._told(call, told)
-        refusal = last.text if last is not None and decision.code is Code.REFUSED else None
+        refusal = (all_text(last) or last.text)[:_REASON_MOST] if last is not None else None
         return self._told(call, self._guard.tell(answer, tool, refusal=refusal, profile=self._profile))
 
     def _told(self, call: Call, told: texts.Told) -> bytes:
@@ -248,12 +266,13 @@ class _Relayed:
         self._guard, self._listing, self._call, self._upstream = guard, listing, call, upstream
         self._stripped = stripped
         self._used = False
+        self._dispatch: Dispatch | None = None
         self.last: Reply | None = None
 
     async def send(self, dispatch: Dispatch) -> Reply:
         """Send the request of an attempt: as it came where nothing is to change, under the client's id once."""
         call, own = self._call, self._used
-        self._used = True
+        self._used, self._dispatch, self.last = True, dispatch, None
         message, headers = self._written(dispatch)
         future = self._upstream.exchange(
             call,
@@ -266,6 +285,12 @@ class _Relayed:
         # The bytes of an answer to a request of our own carry our id, not the client's.
         self.last = replace(reply, raw=None) if own else reply
         return reply
+
+    def given_up(self) -> None:
+        """Note that the client no longer waits: for a tool without contract, that is an outcome nobody knows."""
+        dispatch = self._dispatch
+        if dispatch is not None and self.last is None and dispatch.tool.contract.effect is Effect.UNDECLARED:
+            self._guard.lost(dispatch, "the client stopped waiting")
 
     async def look(self, look: Look) -> Reply:
         """Ask a read tool on the guard's own account."""

@@ -63,7 +63,9 @@ def entomb(execute: Execute, now_s: float, margin_s: float) -> int:
     due = execute(sql, (now_s - margin_s, now_s)).fetchall()
     for (seq,) in due:
         execute(_ENTOMB, (now_s, seq))
-        execute("DELETE FROM attempts WHERE intent = ?", (seq,))
+        # That it happened must outlast its details: a call that is known again is answered, not sent.
+        execute("DELETE FROM attempts WHERE intent = ? AND state <> 'happened'", (seq,))
+        execute("UPDATE attempts SET detail = '{}' WHERE intent = ?", (seq,))
     return len(due)
 
 
@@ -72,6 +74,7 @@ def drop_tombstones(execute: Execute, now_s: float, tombstone_s: float) -> int:
     sql = f"SELECT seq, id, identity {_OLD} ORDER BY tombstone_s LIMIT {BATCH}"
     old = execute(sql, (now_s - tombstone_s,)).fetchall()
     for seq, id, identity in old:
+        execute("DELETE FROM attempts WHERE intent = ?", (seq,))
         execute("DELETE FROM intents WHERE seq = ?", (seq,))
         execute("DELETE FROM events WHERE intent = ?", (id,))
         execute(_DROP_IDENTITY, (identity,))

@@ -28,7 +28,7 @@ class ContractToolbox(Toolbox):
         """Take validated contracts; `bound` ones where the living tools are known."""
         self.contracts = contracts
         self.server = contracts.server
-        self.owner = contracts.owner or "nobody named"
+        self.owner = contracts.owner or ""
         self._compiled: dict[int, Tool] = {}
         self._hints: dict[str, bool] = {}
 

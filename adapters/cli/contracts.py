@@ -124,7 +124,8 @@ def _described(name: str, tool: ToolContract, contracts: ServerContracts) -> lis
 def _promises(tool: ToolContract, contracts: ServerContracts) -> list[tuple[str, str]]:
     key, read = tool.key, tool.read_back
     identity = "every argument (none declared)" if tool.identity is None else ", ".join(tool.identity) or "no argument"
-    keyed = "none: a re-issue would be another effect"
+    again = "no harm" if tool.effect is Effect.IDEMPOTENT else "another effect"
+    keyed = f"none: a re-issue would be {again}"
     if key is not None:
         keyed = f"{key.in_}, remembered {_bound(key.retention, 'for an unknown time: not relied on')}"
     seen = "none: the effect cannot be seen"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from .wire import Call, Gate
@@ -60,6 +61,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     command = command or options.command
     if bool(command) == bool(options.upstream):
         p.error("give either a COMMAND after --, or --listen with --upstream")
+    if options.patience <= 0 or options.attempt_timeout <= 0:
+        p.error("--patience and --attempt-timeout are seconds, more than 0")
     if bool(options.listen) != bool(options.upstream):
         p.error("--listen and --upstream belong together")
     return _stdio(options, command) if command else _http(options)
@@ -98,7 +101,11 @@ def _http(options: argparse.Namespace) -> int:
         return 2
 
     def announce(bound: int) -> None:
-        print(f"listening on http://{host}:{bound}", file=sys.stderr, flush=True)
+        path = urlsplit(options.upstream).path or "/"
+        print(f"listening on http://{host}:{bound}{path}", file=sys.stderr, flush=True)
+        if options.scope is None:
+            note = "calls without a conversation id or X-Onceward-Scope header are refused where a contract says write"
+            print(f"onceward: no --scope: {note}", file=sys.stderr, flush=True)
 
     try:
         gate = _gate(options, lambda call: _scope_of_http(call, options.scope), http=True)
@@ -208,6 +215,9 @@ def _process_scope(options: argparse.Namespace) -> str:
     for name in _SESSION_VARIABLES:
         if os.environ.get(name):
             return f"{name.lower()}:{os.environ[name]}"
+    if options.scope is None:
+        note = "a restarted harness counts as a new conversation; give --scope to outlast a restart"
+        print(f"onceward: the scope is this harness process: {note}", file=sys.stderr, flush=True)
     return options.scope or _parent_scope(options.profile)
 
 

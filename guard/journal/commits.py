@@ -78,6 +78,7 @@ class GroupCommit:
         self._mutex = allocate_lock()
         self._queue: deque[_Step] = deque()
         self._busy = False
+        self._promised = False  # the lead waits for the background thread, which may itself wait for a leader
         self._heirs: deque[LockType] = deque()
         self._bell: SimpleQueue[str] = SimpleQueue()
         self._thread: Thread | None = None
@@ -89,7 +90,10 @@ class GroupCommit:
         try:
             with self._mutex:
                 self._queue.append(step)
-                step.leads, self._busy = not self._busy, True
+                step.leads = not self._busy or self._promised
+                self._busy = True
+                if step.leads:
+                    self._promised = False
                 if not step.leads:
                     step.gate = allocate_lock()
                     step.gate.acquire()
@@ -113,6 +117,7 @@ class GroupCommit:
             self._queue.append(step)
             leads = not self._busy
             self._busy = True
+            self._promised = self._promised or leads
         if leads:
             self._ring("lead")
         return await step.future
@@ -143,8 +148,8 @@ class GroupCommit:
     def take_lead(self) -> None:
         """Wait until no batch runs, and keep the lead."""
         with self._mutex:
-            if not self._busy:
-                self._busy = True
+            if not self._busy or self._promised:
+                self._busy, self._promised = True, False
                 return
             gate = allocate_lock()
             gate.acquire()
@@ -166,7 +171,7 @@ class GroupCommit:
                     step.gate.release()
                     return
                 waiting = waiting or step.future is not None
-            self._busy = waiting
+            self._busy = self._promised = waiting
         if waiting:
             self._ring("lead")
 
@@ -299,7 +304,10 @@ class GroupCommit:
             if why == "stop":
                 return
             if why == "lead":
-                self._lead()
+                with self._mutex:  # unless a thread that came meanwhile has taken it
+                    mine, self._promised = self._promised, False
+                if mine:
+                    self._lead()
             else:
                 due[why] = monotonic() + (NOTE_S if why == "note" else self._beat_s)
 

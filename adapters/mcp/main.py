@@ -7,13 +7,11 @@ typed after `--` is the tool server's command; with `--listen` and `--upstream` 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from .wire import Call, Gate
@@ -74,6 +72,8 @@ def _stdio(options: argparse.Namespace, command: list[str]) -> int:
     except OSError as error:
         print(f"error: cannot start the tool server {command[0]!r}: {error}", file=sys.stderr)
         return 127
+    import asyncio  # only now: the server starts up while this is read
+
     from . import stdio
 
     scope = _process_scope(options)
@@ -90,6 +90,9 @@ def _stdio(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _http(options: argparse.Namespace) -> int:
+    import asyncio
+    from urllib.parse import urlsplit
+
     host, _, port = options.listen.rpartition(":")
     if not host or not port.isdigit():
         print("error: --listen wants HOST:PORT, such as 127.0.0.1:8900", file=sys.stderr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from random import Random
@@ -36,6 +36,7 @@ from .journal.base import AttemptRow, IntentRow, Store
 from .keys import derive
 from .outcomes import Reply, Verdict, all_text, error_bytes
 from .reading import Finding
+from .redaction import redact_result, scrubbed, words_of
 from .tools import Tool
 
 _ERROR_MOST = 8_192  #: bytes of an error that are kept to know it again when it is replayed
@@ -154,9 +155,13 @@ def record_outcome(
     attempt: AttemptRow,
     verdict: Verdict,
     reply: Reply,
+    sent: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record what a reply says of its attempt. A late reply, or one of a fenced holder, is evidence like any other."""
-    now_s = store.now_s
+    """Record what a reply says of its attempt. A late reply, or one of a fenced holder, is evidence like any other.
+
+    `sent`: the arguments of the attempt, so that what of them is redacted is not kept where the service repeats it.
+    """
+    now_s, words = store.now_s, words_of(sent, tool.redact) if tool.redact and sent else None
     state = verdict.state
     if state is not AttemptState.HAPPENED:
         stored = next((a for a in store.attempts(row.id) if a.number == attempt.number), None)
@@ -177,21 +182,23 @@ def record_outcome(
         error = error_bytes(reply) if row.key is not None else None
         if error is not None and len(error) <= _ERROR_MOST:
             detail["error"] = error.decode("utf-8", "surrogateescape")
+            if words is not None and words.search(detail["error"]):
+                del detail["error"]  # it will not be known again when it is replayed: the ceiling ends that
         if state is not AttemptState.ACCEPTED:
             wait_s = verdict.retry_after_s or _again_s(row, attempt.number)
             row.facts = {**row.facts, "not_before_s": now_s + wait_s}
-    attempt.state, attempt.ended_s, attempt.detail = state, now_s, detail
+    attempt.state, attempt.ended_s, attempt.detail = state, now_s, scrubbed(detail, words)
     store.put_attempt(attempt)
     if verdict.state is AttemptState.HAPPENED:
         _release(store, row, "the service answered")
         _keep_open(store, tool, row)
-        row.result = _stored(core, tool, reply)
+        row.result = _stored(core, tool, reply, words)
         row.state, row.settled_s = IntentState.HAPPENED, now_s
         row.open = still_open(row)
         store.put_intent(row)
         return
     if state is AttemptState.ACCEPTED:
-        row.result = _stored(core, tool, reply)
+        row.result = _stored(core, tool, reply, words)
         row.facts = {**row.facts, "reference": verdict.reference, "not_before_s": now_s}
     refold(core, store, tool, row)
 
@@ -406,12 +413,12 @@ def _missing(tool: Tool, arguments: dict[str, Any], facts: dict[str, Any]) -> di
     return reading.with_path(arguments, tool.batch.items, [i for n, i in enumerate(items) if n not in seen])
 
 
-def _stored(core: Core, tool: Tool, reply: Reply) -> str | None:
+def _stored(core: Core, tool: Tool, reply: Reply, words: re.Pattern[str] | None) -> str | None:
     """Return a reply as it is kept for replays: its JSON, or a digest when it is too large or is no JSON."""
     body = reply.body
     try:
-        if tool.redact and isinstance(body, dict):
-            body = redact(body, tool.redact, core.secret)
+        if tool.redact:
+            body = scrubbed(redact_result(body, tool.redact, core.secret), words)
         text = _encode(body)
         if not text.isascii() and _SURROGATE.search(text):  # half a character, as services cut texts
             text = json.dumps(body, separators=(",", ":"), default=_plain)

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import applying, texts
 from .errors import Conflict, GuardError, Held, Refused, Stopped, Unknown
 from .evidence import Act, Code, Decision, Effect, IntentState
-from .gathering import Request, Settings
-from .identity import Rules, name_call
+from .gathering import Request, Settings, stored
+from .identity import Rules, keyed, keyed_principal, name_call
 from .journal.base import Store
 from .outcomes import Reply, from_exception
 from .recovery import Answer, Core, Dispatch, Look, recover
@@ -98,23 +98,26 @@ class Guard(Shell):
         scope: str | None,
         principal: str | None = None,
         label: str | None = None,
+        key: str | None = None,
         call_id: str | None = None,
         waiting: bool = True,
         patience_s: float | None = None,
     ) -> Request:
-        """Name one call. Raises ArgumentsError when the arguments cannot be named."""
-        principal = principal or self.principal
-        key: str | None = None
+        """Name one call. `key`: one that came with it outside its arguments. Raises ArgumentsError."""
+        principal, given = principal or self.principal, key
         arguments = dict(arguments)
-        place = tool.key
+        # Models fill in what they may leave out: an empty label names nothing, and an empty key protects nothing.
+        label = label if label and not label.isspace() else None
+        place, key = tool.key, None
         if place is not None and place.where == "argument":
             given = arguments.pop(place.name, None)
-            if given is not None:
-                label = label or f"key:{given}"
-                key = None if place.replace else str(given)
+        if place is not None and given is not None and str(given).strip():
+            label = label or f"key:{given}"
+            key = None if place.replace else str(given)
         scoped = None if tool.once_per_window else scope
+        named = keyed_principal(principal, self.core.secret)
         names = name_call(
-            principal=principal,
+            principal=named,
             scope=scoped,
             server=tool.server,
             kind=tool.effect_name,
@@ -126,7 +129,7 @@ class Guard(Shell):
             # The service knows a key whatever comes with it, so a caller's key names one intent: with other arguments
             # it is that intent under other terms, and never one of its own.
             by_key = name_call(
-                principal=principal,
+                principal=named,
                 scope=scoped,
                 server=tool.server,
                 kind=tool.effect_name,
@@ -135,8 +138,9 @@ class Guard(Shell):
                 rules=Rules(),
             )
             names = replace(names, base=by_key.base)
+        names = keyed(names, self.core.secret)
         if call_id is not None:
-            same = json.dumps([scope, principal, tool.server, tool.name, call_id, names.arguments])
+            same = json.dumps([scope, principal, tool.server, tool.name, call_id, names.arguments, label, key])
             call_id = hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
         patience = self.patience_s if patience_s is None else patience_s
         return Request(
@@ -160,6 +164,7 @@ class Guard(Shell):
     def tool(self, function: F) -> F:
         """Guard a function under the contract of its name; sync and async functions alike."""
         name = function.__name__
+        _refuse_generator(function)
         signature = inspect.signature(function)
         self._functions[name] = function
 
@@ -206,6 +211,9 @@ class Guard(Shell):
         if tool.contract.effect is Effect.READ:
             return function(**arguments)
         self._can_read(tool)
+        _refuse_generator(function)
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{name} is asynchronous: nobody would await it here; use `acall`")
         request = self.request(tool, arguments, scope=self._scope_or_stop(scope, tool), label=label, call_id=call_id)
         self.hear()
         sent = Sent()
@@ -228,6 +236,7 @@ class Guard(Shell):
         if tool.contract.effect is Effect.READ:
             return await _awaited(function(**arguments))
         self._can_read(tool)
+        _refuse_generator(function)
         request = self.request(tool, arguments, scope=self._scope_or_stop(scope, tool), label=label, call_id=call_id)
         self.hear()
         sent = Sent()
@@ -271,7 +280,7 @@ class Guard(Shell):
             self.heard(answer.intent)
             if answer.fresh and sent.has_value:
                 return sent.value
-            return json.loads(answer.result) if answer.result is not None else None
+            return stored(answer.result) if answer.result is not None else None
         own_refusal = act is Act.ANSWER and code is Code.REFUSED and sent.error is not None
         if own_refusal:
             assert sent.error is not None
@@ -339,6 +348,12 @@ def error_of(answer: Answer, told: texts.Told) -> GuardError:
 
 def _acknowledge(intent: str, store: Store) -> None:
     applying.acknowledge(store, intent)
+
+
+def _refuse_generator(function: Callable[..., Any]) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        name = getattr(function, "__name__", "the function")
+        raise TypeError(f"{name} is a generator: its call does nothing yet, so no outcome could be recorded")
 
 
 async def _awaited(value: Any) -> Any:

@@ -127,7 +127,8 @@ def gather(
     facts = row.facts
     payload = payload_of(row, request) if own and request.waiting else Payload.SAME
     evidence = Evidence(
-        attempts=tuple(attempt_evidence(core.journal, a, request if own else None, store.now_s) for a in attempts),
+        attempts=tuple(attempt_evidence(core.journal, a, request if own else None, store.now_s) for a in attempts)
+        or _buried(row),
         payload=payload,
         own=own,
         waiting=request.waiting,
@@ -156,11 +157,21 @@ def gather(
         grace_s=core.settings.grace_s,
         send_allowance_s=core.settings.send_allowance_s,
     )
-    if request.tool.contract.effect is Effect.UNSAFE and payload is not Payload.SAME:
-        if fold(request.tool.contract, evidence) in (IntentState.NEW, IntentState.REFUSED, IntentState.ABSENT):
-            # A yes is for what the person saw: other arguments are an intent, and a question, of their own.
-            return replace(evidence, closed=True, held=None)
+    nothing = (IntentState.NEW, IntentState.REFUSED, IntentState.ABSENT)
+    contract, other = request.tool.contract, payload is not Payload.SAME
+    if other and contract.effect is Effect.UNSAFE and fold(contract, evidence) in nothing:
+        # A yes is for what the person saw: other arguments are an intent, and a question, of their own.
+        return replace(evidence, closed=True, held=None)
     return evidence
+
+
+def _buried(row: IntentRow) -> tuple[Attempt, ...]:
+    """Return what a tombstone still says of its attempts: how they ended."""
+    if "tombstone" not in row.facts:
+        return ()
+    state = AttemptState.HAPPENED if row.state is IntentState.HAPPENED else AttemptState.REFUSED
+    begun_s = row.created_s
+    return (Attempt(number=1, generation=row.generation, begun_s=begun_s, send_before_s=begun_s, state=state),)
 
 
 def key_place(tool: Tool) -> str | None:

@@ -14,8 +14,9 @@ golden vectors of the tests must stand.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -34,6 +35,8 @@ __all__ = [
     "compare",
     "intent_id",
     "is_redacted",
+    "keyed",
+    "keyed_principal",
     "name_call",
     "near",
     "redact",
@@ -107,6 +110,25 @@ def name_call(
         content=_hash("content", texts.content) if texts.content else "",
         arguments=_hash("arguments", texts.whole),
     )
+
+
+def keyed(names: Names, secret: bytes) -> Names:
+    """Return names of which none can be searched through for a value that the journal does not hold in clear.
+
+    Those that name the principal are keyed by it: `keyed_principal`.
+    """
+
+    def key(name: str) -> str:
+        return hmac.digest(secret, f"onceward/1/name:{name}".encode(), "sha256").hex() if name else ""
+
+    return replace(names, payload=key(names.payload), content=key(names.content), arguments=key(names.arguments))
+
+
+@lru_cache(maxsize=1024)
+def keyed_principal(principal: str, secret: bytes) -> str:
+    """Return what stands for a principal in names."""
+    message = b"onceward/1/principal:" + principal.encode("utf-8", "surrogatepass")
+    return hmac.digest(secret, message, "sha256").hex()
 
 
 def intent_id(base: str, epoch: int) -> str:

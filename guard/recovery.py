@@ -163,7 +163,7 @@ def _finisher(core: Core, request: Request, news: News) -> Callable[[Store], Ans
         row = store.intent(dispatch.intent)
         if row is None:
             return None
-        applying.record_outcome(core, store, request.tool, row, dispatch.attempt, verdict, reply)
+        applying.record_outcome(core, store, request.tool, row, dispatch.attempt, verdict, reply, dispatch.arguments)
         if row.state is not IntentState.HAPPENED:
             return None
         own = row.payload == request.names.payload and row.content == request.names.content
@@ -200,7 +200,8 @@ def _record(core: Core, store: Store, request: Request, news: News) -> None:
         return
     tool = request.tool_of(row)
     if news.dispatch is not None and news.verdict is not None and news.reply is not None:
-        applying.record_outcome(core, store, tool, row, news.dispatch.attempt, news.verdict, news.reply)
+        sent = news.dispatch.arguments
+        applying.record_outcome(core, store, tool, row, news.dispatch.attempt, news.verdict, news.reply, sent)
     elif news.finding is not None and news.begun_s == _dated_s(store, core.journal, tool, row):
         applying.record_finding(core, store, tool, row, news.finding, news.started_s)
     elif news.looked == "status":

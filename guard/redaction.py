@@ -7,6 +7,8 @@ journal. What was redacted is only ever seen again when a caller brings it: `ref
 from __future__ import annotations
 
 import hmac
+import json
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -30,6 +32,47 @@ def redact(arguments: Mapping[str, Any], paths: Sequence[str], secret: bytes) ->
     for path in sorted(paths, key=len):  # the outer ones first, so that no mark is hidden once more
         hidden = _hidden(hidden, path.replace("[]", "").split("."), secret)
     return hidden  # type: ignore[no-any-return]  # a path has at least one name, so the outer object stays
+
+
+def redact_result(body: Any, paths: Sequence[str], secret: bytes) -> Any:
+    """Return a result with the values at `paths` replaced by marks.
+
+    In an MCP result the paths lead into its structured content and into texts that hold JSON. May raise RecursionError.
+    """
+    if isinstance(body, str):
+        try:
+            parsed = json.loads(body)
+        except ValueError:
+            return body
+        hidden = redact_result(parsed, paths, secret) if isinstance(parsed, dict | list) else parsed
+        return body if hidden == parsed else json.dumps(hidden, ensure_ascii=False)
+    for path in sorted(paths, key=len):
+        body = _hidden(body, path.replace("[]", "").split("."), secret) if not is_mark(body) else body
+    if isinstance(body, Mapping) and "structuredContent" in body:
+        body = {**body, "structuredContent": redact_result(body["structuredContent"], paths, secret)}
+    if isinstance(body, Mapping) and isinstance(body.get("content"), list):
+        body = {**body, "content": [_block(block, paths, secret) for block in body["content"]]}
+    return body
+
+
+def words_of(arguments: Mapping[str, Any], paths: Sequence[str]) -> re.Pattern[str] | None:
+    """Return what finds a call's redacted values in any text, as services repeat them in errors; None: no value."""
+    found: set[str] = set()
+    for path in paths:
+        _collect(arguments, path.replace("[]", "").split("."), found)
+    longest_first = sorted(found, key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)") if found else None
+
+
+def scrubbed(value: Any, words: re.Pattern[str] | None) -> Any:
+    """Return a value in whose texts none of these words stands."""
+    if words is None:
+        return value
+    if isinstance(value, str):
+        return words.sub("[redacted]", value)
+    if isinstance(value, Mapping):
+        return value if is_mark(value) else {name: scrubbed(inner, words) for name, inner in value.items()}
+    return [scrubbed(inner, words) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def refill(redacted: Mapping[str, Any], new_arguments: Mapping[str, Any], secret: bytes) -> dict[str, Any] | None:
@@ -76,6 +119,23 @@ def _hidden(value: Any, names: Sequence[str], secret: bytes) -> Any:
         return _mark(value, secret) if not names or isinstance(value, str) else value
     name, *rest = names
     return {**value, name: _hidden(value[name], rest, secret)} if name in value else value
+
+
+def _block(block: Any, paths: Sequence[str], secret: bytes) -> Any:
+    text = block.get("text") if isinstance(block, Mapping) else None
+    return {**block, "text": redact_result(text, paths, secret)} if isinstance(text, str) else block
+
+
+def _collect(value: Any, names: Sequence[str], found: set[str]) -> None:
+    if isinstance(value, list | tuple):
+        for inner in value:
+            _collect(inner, names, found)
+    elif isinstance(value, Mapping):
+        for name in (names[0],) if names else value:
+            if name in value:
+                _collect(value[name], names[1:], found)
+    elif not names and value is not None and not isinstance(value, bool) and str(value).strip():
+        found.add(str(value).strip())
 
 
 def _mark(value: Any, secret: bytes) -> dict[str, str]:

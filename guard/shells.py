@@ -7,6 +7,7 @@ right before its request leaves, and both see to it that a reply which comes aft
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
@@ -36,6 +37,21 @@ class Sent:
     reply: Reply | None = None
 
 
+class _Remembered:
+    """A step that keeps the request which it made ready, for a caller that is interrupted before it can send it."""
+
+    __slots__ = ("_work", "dispatch")
+
+    def __init__(self, work: Callable[[Store], Any]) -> None:
+        self._work = work
+        self.dispatch: Dispatch | None = None
+
+    def __call__(self, store: Store) -> Any:
+        plan = self._work(store)
+        self.dispatch = getattr(plan, "dispatch", None)
+        return plan
+
+
 class Shell:
     """Runs recoveries on one journal."""
 
@@ -61,10 +77,14 @@ class Shell:
                 answer: Answer = end.value
                 return answer
             if type(command) is Step:
+                step = _Remembered(command.work)
                 try:
-                    value = self.journal.run(command.work)
-                except JournalError as error:
+                    value = self.journal.run(step)
+                except Exception as error:
                     return self._unrecorded(error, sent)
+                except BaseException:
+                    self._withdraw(step)
+                    raise
             elif type(command) is Send:
                 value = sent.reply = self._send(command.dispatch, function, sent)
             elif type(command) is Look:
@@ -83,6 +103,9 @@ class Shell:
             if not self.may_leave(dispatch):
                 return Reply(kind="not_sent", text="too late to send: the deadline of the attempt was over")
             sent.value = function(**dispatch.arguments)
+            if inspect.iscoroutine(sent.value):
+                sent.value.close()
+                raise TypeError(f"{dispatch.tool.name} returned a coroutine that nobody awaits; use `acall`")
             sent.has_value = True
             return Reply(kind="result", body=sent.value)
         except Exception as error:  # the service's failure, whatever it is, is evidence; the caller is told in _finish
@@ -113,10 +136,14 @@ class Shell:
                 answer: Answer = end.value
                 return answer
             if type(command) is Step:
+                step = _Remembered(command.work)
                 try:
-                    value = await self.journal.run_async(command.work)
-                except JournalError as error:
+                    value = await self.journal.run_async(step)
+                except Exception as error:
                     return self._unrecorded(error, sent)
+                except BaseException:
+                    self._withdraw(step)
+                    raise
             elif type(command) is Send:
                 sent.dispatch, sent.error, sent.has_value, sent.reply = command.dispatch, None, False, None
                 value = sent.reply = await self._send_async(command.dispatch, sender, request)
@@ -143,8 +170,10 @@ class Shell:
         except asyncio.CancelledError:
             self._harvest(dispatch, task, timed_out=False)
             raise
-        if done:
+        if done and not task.cancelled():
             return task.result()
+        if done:  # by the tool's own doing: this caller still waits
+            return Reply(kind="lost", text="the tool's work was cancelled")
         self._harvest(dispatch, task, timed_out=left_s > dispatch.timeout_s)
         if left_s <= dispatch.timeout_s:
             return None  # patience is over, the request still runs
@@ -187,7 +216,8 @@ class Shell:
         def work(store: Store) -> None:
             row = store.intent(dispatch.intent)
             if row is not None:
-                applying.record_outcome(self.core, store, tool, row, dispatch.attempt, verdict, reply)
+                sent = dispatch.arguments
+                applying.record_outcome(self.core, store, tool, row, dispatch.attempt, verdict, reply, sent)
                 if verdict.state is AttemptState.HAPPENED:
                     store.event(row.id, "guard", "late_reply", "recorded after its caller had gone")
 
@@ -202,9 +232,29 @@ class Shell:
     def _record_later(self, dispatch: Dispatch, reply: Reply) -> None:
         self.journal.later(self._recording(dispatch, reply))
 
-    def _unrecorded(self, error: JournalError, sent: Sent) -> Answer:
+    def _withdraw(self, step: _Remembered) -> None:
+        """Note that a request will not be sent, whose caller was interrupted while its step was being written."""
+
+        def work(store: Store) -> None:
+            dispatch = step.dispatch
+            row = store.intent(dispatch.intent) if dispatch is not None else None
+            if dispatch is None or row is None:
+                return
+            mine = [a for a in store.attempts(row.id) if a.call == dispatch.attempt.call]
+            if any(a.number == dispatch.attempt.number and a.state is AttemptState.SENDING for a in mine):
+                reply = Reply(kind="not_sent", text="its caller was interrupted before it was sent")
+                verdict = verdict_of(dispatch, reply)
+                applying.record_outcome(self.core, store, dispatch.tool, row, dispatch.attempt, verdict, reply)
+
+        self.journal.later(work)
+
+    def _unrecorded(self, error: Exception, sent: Sent) -> Answer:
         """Nothing was sent: refuse. Something was: its outcome is unknown until the journal can be written again."""
         if sent.dispatch is None:
+            raise error
+        if not isinstance(error, JournalError):  # a fault of ours; without this the attempt would seem to run for ever
+            why = f"what came back could not be recorded: {type(error).__name__}"
+            self._record_later(sent.dispatch, Reply(kind="lost", text=why))
             raise error
         if sent.reply is not None:  # else it still runs, and is recorded when it comes
             self._record_later(sent.dispatch, sent.reply)

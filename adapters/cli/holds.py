@@ -12,7 +12,17 @@ from onceward import people, receipts
 from onceward.journal import IntentRow, Journal
 from onceward.people import Word
 
-from .common import ContractsOption, JournalOption, JsonOption, ScopeOption, opened, printed
+from .common import (
+    ContractsOption,
+    JournalOption,
+    JsonOption,
+    ScopeOption,
+    cells,
+    looking,
+    opened,
+    printed,
+    readable,
+)
 
 app = typer.Typer(
     help="See what waits for a person, and settle it.",
@@ -25,8 +35,8 @@ app = typer.Typer(
 @app.command("list")
 def list_holds(journal: JournalOption = None, scope: ScopeOption = None, as_json: JsonOption = False) -> None:
     """List the intents that are held, newest first."""
-    _, _, store = opened(journal)
-    rows = [receipts.describe(row) for row in store.list(scope=scope, held=True)]
+    with looking(journal) as store:
+        rows = [receipts.describe(row) for row in store.list(scope=scope, held=True)]
     if as_json:
         printed(rows)
         return
@@ -37,7 +47,8 @@ def list_holds(journal: JournalOption = None, scope: ScopeOption = None, as_json
     for row in rows:
         arguments = str(row["arguments"])
         short = arguments if len(arguments) <= 60 else arguments[:57] + "..."
-        table.add_row(row["intent"][:12], row["tool"], row["code"], row["owner"], row["created"], short, row["scope"])
+        about = (row["tool"], row["code"], row["owner"], row["created"], short, row["scope"])
+        table.add_row(*cells(row["intent"][:12], *about))
     Console().print(table)
 
 
@@ -48,24 +59,25 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one intent: its arguments, every attempt, the whole history."""
-    _, _, store = opened(journal)
-    row = _one(store, intent)
-    described = receipts.describe(row, store)
-    history = [
-        {"at": receipts.utc(event.at_s), "who": event.who, "what": event.what, "why": event.why, **event.data}
-        for event in store.history(row.id)
-    ]
+    with looking(journal) as store:
+        row = _one(store, intent)
+        described = receipts.describe(row, store)
+        history = [
+            {"at": receipts.utc(event.at_s), "who": event.who, "what": event.what, "why": event.why, **event.data}
+            for event in store.history(row.id)
+        ]
     if as_json:
         printed({**described, "history": history})
         return
     for name in ("intent", "tool", "server", "scope", "label", "state", "code", "owner", "created", "settled"):
         if described[name] is not None:
-            typer.echo(f"{name:10} {described[name]}")
-    typer.echo(f"{'arguments':10} {described['arguments']}")
+            typer.echo(readable(f"{name:10} {described[name]}"))
+    typer.echo(readable(f"{'arguments':10} {described['arguments']}"))
     for attempt in described["attempts"]:
-        typer.echo(f"attempt {attempt['number']}: {attempt['state']} since {attempt['begun']} ({attempt['why']})")
+        line = f"attempt {attempt['number']}: {attempt['state']} since {attempt['begun']} ({attempt['why']})"
+        typer.echo(readable(line))
     for event in history:
-        typer.echo(f"{event['at']}  {event['who']}: {event['what']} {event['why']}")
+        typer.echo(readable(f"{event['at']}  {event['who']}: {event['what']} {event['why']}"))
 
 
 @app.command()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from onceward import receipts
-from onceward.errors import JournalError
-from onceward.evidence import Code, IntentState
-from onceward.journal import AttemptRow, EventRow, IntentRow, SQLiteJournal, default_path, new_journal, open_journal
+from onceward.evidence import IntentState
+from onceward.journal import AttemptRow, EventRow, IntentRow, new_journal
 
-from .common import JournalOption, JsonOption, ScopeOption, printed
+from .common import JournalOption, JsonOption, ScopeOption, cells, looking, printed, readable
 
 app = typer.Typer(
     help="Look into the journal, check it, tidy it.",
@@ -41,7 +39,7 @@ def list_intents(
     limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most this many.")] = 50,
 ) -> None:
     """List intents, newest first."""
-    with _looking(journal) as store:
+    with looking(journal) as store:
         found = store.list(
             scope=scope,
             states=state or None,
@@ -58,8 +56,10 @@ def list_intents(
         return
     table = Table("intent", "tool", "state", "code", "begun", "settled", "label", "scope")
     for row in rows:
-        cells = (row["tool"], row["state"], row["code"], row["created"], row["settled"], row["label"], row["scope"])
-        table.add_row(row["intent"][:12], *(cell or "" for cell in cells))
+        times = (row["created"], row["settled"])
+        table.add_row(
+            *cells(row["intent"][:12], row["tool"], row["state"], row["code"], *times, row["label"], row["scope"])
+        )
     Console().print(table)
 
 
@@ -70,7 +70,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one intent: its attempts, and all that was done about it in the order of time."""
-    with _looking(journal) as store:
+    with looking(journal) as store:
         found = store.find(intent)
         if len(found) != 1:
             ids = ", ".join(row.id[:16] for row in found[:5])
@@ -88,25 +88,26 @@ def show(
         return
     for name, value in described.items():
         if name not in ("attempts", "notes", "key") and value is not None:
-            typer.echo(f"{name:12} {json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value}")
+            text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+            typer.echo(readable(f"{name:12} {text}"))
     table = Table("attempt", "state", "begun", "ended", "generation", "holder", title="attempts", title_justify="left")
     for attempt in attempts:
         sending = " (alive)" if alive[attempt.number] else " (its holder is gone)"
         state = attempt.state.value + (sending if attempt.ended_s is None else "")
         times = (receipts.utc(attempt.begun_s) or "", receipts.utc(attempt.ended_s) or "")
         holder = attempt.holder.rsplit("|", 2)[0].replace("|", " pid ")
-        table.add_row(str(attempt.number), state, *times, str(attempt.generation), holder)
+        table.add_row(*cells(attempt.number, state, *times, attempt.generation, holder))
     Console().print(table)
     table = Table("time", "who", "what", "why", title="timeline", title_justify="left")
     for line in timeline:
-        table.add_row(line["at"], line["who"], line["what"], line["why"])
+        table.add_row(*cells(line["at"], line["who"], line["what"], line["why"]))
     Console().print(table)
 
 
 @app.command()
 def check(journal: JournalOption = None, as_json: JsonOption = False) -> None:
     """Look for damage, contradictions and open permissions. Exit code 1 if there is any."""
-    with _looking(journal) as store:
+    with looking(journal) as store:
         problems = store.check()
     if as_json:
         printed(list(problems))
@@ -123,7 +124,7 @@ def purge(
     as_json: JsonOption = False,
 ) -> None:
     """Drop what is settled and past its window; what is unknown or held stays."""
-    with _looking(journal) as store:
+    with looking(journal) as store:
         counts = store.purge(dry_run=dry_run)
     if as_json:
         printed(counts)
@@ -136,7 +137,7 @@ def purge(
 @app.command()
 def export(journal: JournalOption = None, scope: ScopeOption = None) -> None:
     """Print everything as JSON, one line for each intent (with its attempts) and each event."""
-    with _looking(journal) as store:
+    with looking(journal) as store:
         for row in store.list(scope=scope):
             attempts = store.run(lambda one, id=row.id: one.attempts(id))  # type: ignore[misc]
             _line("intent", {**asdict(row), "attempts": [asdict(attempt) for attempt in attempts]})
@@ -165,18 +166,6 @@ def new(
         )
 
 
-@contextmanager
-def _looking(path: Path | None) -> Iterator[SQLiteJournal]:
-    """Open the journal that is there: looking makes none."""
-    place = path if path is not None else default_path()
-    if not place.exists():
-        raise JournalError(
-            f"there is no journal at {place}", remedy="name it with --journal", code=Code.JOURNAL_MISSING
-        )
-    with closing(open_journal(place, create=False)) as journal:
-        yield journal
-
-
 def _timeline(row: IntentRow, attempts: Sequence[AttemptRow], events: Sequence[EventRow]) -> list[dict[str, Any]]:
     lines: list[tuple[float, str, str, str]] = [(row.created_s, "guard", "intent begun", "")]
     for attempt in attempts:
@@ -190,4 +179,4 @@ def _timeline(row: IntentRow, attempts: Sequence[AttemptRow], events: Sequence[E
 
 
 def _line(kind: str, values: dict[str, Any]) -> None:
-    typer.echo(json.dumps({"row": kind, **values}, ensure_ascii=False, default=lambda value: value.value))
+    typer.echo(readable(json.dumps({"row": kind, **values}, ensure_ascii=False, default=lambda value: value.value)))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from onceward import receipts
 
-from .common import JournalOption, JsonOption, ScopeOption, opened, printed
+from .common import JournalOption, JsonOption, ScopeOption, cells, looking, printed
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -19,8 +19,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def receipt(journal: JournalOption = None, scope: ScopeOption = None, as_json: JsonOption = False) -> None:
     """Print every intent of a scope (or of all): state, attempts, and what is uncertain."""
-    _, _, store = opened(journal)
-    rows = receipts.intents(store, scope=scope)
+    with looking(journal) as store:
+        rows = receipts.intents(store, scope=scope)
     if as_json:
         printed({"scope": scope, "intents": rows, "unsettled": len(receipts.unsettled(rows))})
         return
@@ -36,12 +36,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         attempts = ", ".join(a["state"] for a in row["attempts"]) or "-"
         notes = [row["code"]] if row["code"] else []
-        table.add_row(
-            row["intent"][:12],
-            row["tool"],
-            row["state"],
-            attempts,
-            row["settled"] or row["created"],
-            "; ".join([*notes, *row["notes"]]),
-        )
+        told = "; ".join([*notes, *row["notes"]])
+        when = row["settled"] or row["created"]
+        table.add_row(*cells(row["intent"][:12], row["tool"], row["state"], attempts, when, told))
     return table

@@ -29,6 +29,7 @@ from onceward.tools import Tool
 
 from . import approval
 from .listing import LABEL, STATUS_TOOL, Listing
+from .rpc import encode
 from .status import status_result
 from .wire import Call, Upstream
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _LEARNED = 0.8
 _PATIENCE_LEAST_S = 2.0
 _PAGES_MOST = 100
+_LIST_S = 10.0  #: a tool server that takes longer to list its tools is not waited for
 _REASON_MOST = 500  #: characters of a tool's own error text that are passed on
 
 
@@ -107,7 +109,9 @@ class GuardGate:
         except Exception as error:  # our own bug: the operator reads it on stderr, the caller must not repeat the call
             # What an error says may hold arguments or results: where it was raised says enough.
             where = "".join(traceback.format_tb(error.__traceback__))
-            print(f"onceward: internal error while guarding {call.name}: {type(error).__name__}\n{where}", file=sys.stderr)
+            print(
+                f"onceward: internal error while guarding {call.name}: {type(error).__name__}\n{where}", file=sys.stderr
+            )
             return self._stopped(call, Code.UNKNOWN, "internal error of the guard")
 
     async def _handle(self, call: Call, upstream: Upstream) -> bytes:
@@ -141,6 +145,7 @@ class GuardGate:
             scope=scope,
             principal=self._principal_of(call),
             label=str(label) if label is not None else None,
+            key=_given_key(call, tool),
             call_id=self._call_id_of(call),
             patience_s=self._patience_s,
         )
@@ -174,8 +179,11 @@ class GuardGate:
         for _ in range(_PAGES_MOST):
             params = {"cursor": cursor} if cursor is not None else {}
             message = {"jsonrpc": "2.0", "id": call.id, "method": "tools/list", "params": params}
-            reply = await upstream.exchange(call, message, own=True)
+            future = upstream.exchange(call, message, own=True)
+            await asyncio.wait({future}, timeout=min(_LIST_S, self._patience_s))
+            reply = future.result() if future.done() else Reply(kind="lost")
             if reply.kind != "result" or not isinstance(reply.body, dict):
+                self._listing.unlisted()
                 return
             self._listing.shown(reply.body)
             cursor = reply.body.get("nextCursor")
@@ -259,6 +267,17 @@ class ClosedGate:
         """Nothing was sent."""
 
 
+def _given_key(call: Call, tool: Tool) -> str | None:
+    """Return the key that came with a call outside its arguments, where its contract says that keys go."""
+    place = tool.key
+    if place is None or place.where == "argument":
+        return None
+    if place.where == "header":
+        return call.headers.get(place.name.lower())
+    given = (call.meta if place.where == "meta" else call.params).get(place.name)
+    return str(given) if isinstance(given, str | int) else None
+
+
 class _Relayed:
     """How one call's requests and reads reach the tool server."""
 
@@ -332,10 +351,10 @@ def _passed(call: Call, reply: Reply, notice: texts.Told | None) -> bytes:
     body = reply.body
     if notice is not None and isinstance(body, dict):
         body = texts.mark_replay(body, notice)
-    return json.dumps({"jsonrpc": "2.0", "id": call.id, part: body}, ensure_ascii=False).encode()
+    return encode({"jsonrpc": "2.0", "id": call.id, part: body})
 
 
 def _response(call: Call, result: dict[str, Any]) -> bytes:
     if "resultType" not in result and "io.modelcontextprotocol/protocolVersion" in call.meta:
         result = {"resultType": "complete", **result}
-    return json.dumps({"jsonrpc": "2.0", "id": call.id, "result": result}, ensure_ascii=False).encode()
+    return encode({"jsonrpc": "2.0", "id": call.id, "result": result})

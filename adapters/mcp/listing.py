@@ -66,6 +66,13 @@ class Listing:
             guards = True
         return {**result, "tools": shown} if guards else None
 
+    def unlisted(self) -> None:
+        """Rely on no argument of a tool and on no other tool, while the server does not say what it has."""
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}
+        tools = [{"name": name, "inputSchema": schema} for name in self._unbound.tools]
+        self._tell("the tool server did not list its tools: no key argument and no read-back is relied on")
+        self._bind(tools, quiet=True)
+
     def has_output_schema(self, name: str) -> bool:
         """Tell whether a tool promises structured content of some shape."""
         return "outputSchema" in self._seen.get(name, {})
@@ -78,26 +85,36 @@ class Listing:
         return mirrored(tool, arguments) if tool is not None else {}
 
     def _learn(self, tools: list[dict[str, Any]], next_cursor: Any) -> None:
-        from onceward.contracts.binding import bind
-
         for tool in tools:
             self._seen[tool["name"]] = tool
-        listed: dict[str, Any] = {"tools": list(self._seen.values())}
-        if next_cursor is not None:
-            listed["nextCursor"] = next_cursor
         self.known = self.known or next_cursor is None
-        bound, mismatches = bind(self._unbound, listed)
         hints = {
             tool["name"]: bool((tool.get("annotations") or {}).get("readOnlyHint"))
             for tool in tools
             if isinstance(tool.get("annotations") or {}, dict)
         }
-        self.toolbox.rebind(bound, hints)
-        for mismatch in mismatches:
-            line = f"onceward: contract_mismatch: {mismatch.tool}: {mismatch.field}: {mismatch.problem}"
-            if line not in self._said:
-                self._said.add(line)
-                print(line, file=sys.stderr, flush=True)
+        self._bind(list(self._seen.values()), next_cursor, hints=hints)
+
+    def _bind(
+        self,
+        tools: list[dict[str, Any]],
+        next_cursor: Any = None,
+        *,
+        hints: Mapping[str, bool] | None = None,
+        quiet: bool = False,
+    ) -> None:
+        from onceward.contracts.binding import bind
+
+        bound, mismatches = bind(self._unbound, {"tools": tools, "nextCursor": next_cursor})
+        self.toolbox.rebind(bound, hints or {})
+        for mismatch in () if quiet else mismatches:
+            self._tell(f"{mismatch.tool}: {mismatch.field}: {mismatch.problem}")
+
+    def _tell(self, problem: str) -> None:
+        line = f"onceward: contract_mismatch: {problem}"
+        if line not in self._said:
+            self._said.add(line)
+            print(line, file=sys.stderr, flush=True)
 
     def _with_label(self, tool: Any) -> Any:
         if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):

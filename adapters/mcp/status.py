@@ -15,10 +15,8 @@ _LOOKED_AT = 10_000  #: rows; a conversation with more is counted no further
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 
-def status_result(
-    journal: Journal, scope: str | None, principal: str, arguments: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the result of `onceward_status`: of this scope and principal alone, and nothing where no scope is known."""
+def status_result(journal: Journal, scope: str | None, principal: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of `onceward_status`: of this scope and principal alone; nothing where there is no scope."""
     wanted = arguments.get("intent")
     found: list[IntentRow] = []
     if scope is not None:

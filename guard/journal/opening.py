@@ -129,6 +129,7 @@ def _enlist(secret_path: Path, journal: SQLiteJournal) -> None:
     file = _list_path(secret_path)
     entry = {"journal": journal.id, "path": str(journal.path), "created_s": journal.new_since_s}
     try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # not there yet where the environment has the secret
         # One short append is atomic, so processes that start together need no lock.
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

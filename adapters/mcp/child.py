@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -41,13 +41,14 @@ class Out:
     future: asyncio.Future[Reply] | None = None
     before: Callable[[], bool] | None = None
     parts: Sequence[Out] = ()  #: the requests of a batch
+    renamed: bool = False  #: the client has another open request of this id, so this one goes out under one of ours
     again: bool = False  #: offered to a second process, after the first broke before a byte of this left
     via: _Process | None = None  #: the process that owes the answer
 
     def resolve(self, reply: Reply) -> None:
         """Give the reply to the gate, unless it has one or stopped listening for good."""
         if self.future is not None and not self.future.done():
-            self.future.set_result(reply)
+            self.future.set_result(replace(reply, raw=None) if self.renamed else reply)
 
 
 class _Process:
@@ -160,10 +161,15 @@ class ToolServer:
         """See `wire.Upstream`. `before_send` is asked once more where the pipe had no room after its first yes."""
         future: asyncio.Future[Reply] = self.loop.create_future()
         out = Out(b"", call.id, "tools/call", own=own, future=future, before=before_send)
+        # Else the answer to the one could be taken for that of the other.
+        out.renamed = not own and (call.id in self._inflight or any(each.key == call.id for each in self._queue))
         try:
             if own:
                 out.key = self._own_id()
                 out.data = encode(own_message(out.key, call, call.message if message is None else message)) + b"\n"
+            elif out.renamed:
+                out.key = self._own_id()
+                out.data = encode({**(call.message if message is None else message), "id": out.key}) + b"\n"
             else:
                 out.data = (call.raw if message is None else encode({**message, "id": call.id})) + b"\n"
         except (TypeError, ValueError, RecursionError) as error:

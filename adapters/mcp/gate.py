@@ -200,6 +200,9 @@ class GuardGate:
             if answer.fresh and answer.original is not None:
                 notice = texts.reissued_original(tool=tool.name, intent=answer.intent, original=answer.original)
             return _passed(call, last, notice)
+        if decision.act is Act.REPLAY and _not_kept(answer):
+            fact = replace(answer, decision=Decision(act=Act.TELL, code=Code.ALREADY_HAPPENED))
+            return self._told(call, replace(self._guard.tell(fact, tool, profile=self._profile), error=False))
         if decision.act is Act.REPLAY and answer.result is None:
             person = bool(answer.facts.get("by_person"))
             told = texts.found(tool.name, intent=answer.intent, happened_s=answer.happened_s, by_person=person)
@@ -265,6 +268,12 @@ class ClosedGate:
 
     def delivered(self, call: Call) -> None:
         """Nothing was sent."""
+
+
+def _not_kept(answer: Answer) -> bool:
+    """Tell whether the answer came, but is no longer there: too large to store, no JSON, or purged with its row."""
+    marks = ('{"dev.onceward/digest"', '{"dev.onceward/unstorable"')
+    return "tombstone" in answer.facts or (answer.result or "").startswith(marks)
 
 
 def _given_key(call: Call, tool: Tool) -> str | None:

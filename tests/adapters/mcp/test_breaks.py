@@ -261,6 +261,25 @@ def test_a_result_with_half_a_character_is_passed_and_replayed(
     assert ([CALL], "") == (client.server.ledger, capsys.readouterr().err)
 
 
+def test_an_answer_that_is_not_kept_is_not_promised(client_of: Callable[..., Client]) -> None:
+    """The words said that it follows, or that reading the service had shown the effect; neither was so."""
+    client = client_of(PLAIN)
+    client.server.answers = [{"long": "x" * 400_000}]
+    client.call(CALL)
+    large = client.call(CALL)
+    client.call({**CALL, "onceward_label": "second"})
+    guard = client.gate._guard
+    guard.hear()
+    real = guard.journal._time  # type: ignore[attr-defined]
+    guard.journal._time = lambda: real() + 200_000  # type: ignore[attr-defined]
+    assert 2 == guard.journal.purge()["purged"]
+    purged = client.call({**CALL, "onceward_label": "second"})
+    for told in (large, purged):
+        words = told["content"][0]["text"]
+        assert ("already_happened", False, False) == (code(told), "follows" in words, "reading" in words)
+    assert [CALL, CALL] == client.server.ledger
+
+
 @pytest.mark.parametrize("label", ["", " ", None])
 def test_an_empty_label_argument_names_nothing(client_of: Callable[..., Client], label: str | None) -> None:
     """Models fill in every field of a schema."""

@@ -226,9 +226,10 @@ _DIFFERS = {
 }
 
 
-def replayed(tool: str, *, intent: str | None, happened_s: float | None) -> Told:
-    """Preface an answer that is given again."""
-    text = f"Nothing was sent now: {tool} happened{_at(happened_s)}. The answer from then follows. {_SECOND}"
+def replayed(tool: str, *, intent: str | None, happened_s: float | None, kept: bool = True) -> Told:
+    """Preface an answer that is given again, or say that it was not kept."""
+    answer = "The answer from then follows." if kept else "The answer from then was not kept."
+    text = f"Nothing was sent now: {tool} happened{_at(happened_s)}. {answer} {_SECOND}"
     return _notice("replayed", text, intent, code=Code.ALREADY_HAPPENED)
 
 

@@ -201,8 +201,8 @@ class GuardGate:
                 notice = texts.reissued_original(tool=tool.name, intent=answer.intent, original=answer.original)
             return _passed(call, last, notice)
         if decision.act is Act.REPLAY and _not_kept(answer):
-            fact = replace(answer, decision=Decision(act=Act.TELL, code=Code.ALREADY_HAPPENED))
-            return self._told(call, replace(self._guard.tell(fact, tool, profile=self._profile), error=False))
+            gone = texts.replayed(tool.name, intent=answer.intent, happened_s=answer.happened_s, kept=False)
+            return self._told(call, gone)
         if decision.act is Act.REPLAY and answer.result is None:
             person = bool(answer.facts.get("by_person"))
             told = texts.found(tool.name, intent=answer.intent, happened_s=answer.happened_s, by_person=person)

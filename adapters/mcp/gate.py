@@ -55,11 +55,13 @@ class GuardGate:
         scope_of: Callable[[Call], str | None],
         call_id_of: Callable[[Call], str | None],
         principal_of: Callable[[Call], str | None] = lambda call: None,
+        nameless: Callable[[Call], str | None] = lambda call: None,
         profile: str = "default",
     ) -> None:
         """Take the guard, the tool list it binds to, and how to read scope, call id and principal from a call."""
         self._guard, self._listing, self._profile = guard, listing, profile
         self._scope_of, self._call_id_of, self._principal_of = scope_of, call_id_of, principal_of
+        self._nameless = nameless  # why a call has no principal; what a contract covers is then not sent
         self._patience_s = guard.patience_s
         self._relayed: WeakKeyDictionary[Call, _Relayed] = WeakKeyDictionary()
         self._begun: WeakKeyDictionary[Call, float] = WeakKeyDictionary()
@@ -133,8 +135,9 @@ class GuardGate:
             await self._list(call, upstream)
         tool = self._tool(call)
         scope = self._scope_of(call)
-        if scope is None and tool.contract.effect is not Effect.UNDECLARED:
-            return self._stopped(call, Code.NO_SCOPE, "")
+        nameless = self._nameless(call)
+        if (scope is None or nameless) and tool.contract.effect is not Effect.UNDECLARED:
+            return self._stopped(call, Code.NO_SCOPE, nameless or "")
         # Nothing is promised about a tool without contract, so its connection is scope enough.
         scope = scope if scope is not None else f"connection:{call.session or call.client}"
         arguments = {name: value for name, value in call.arguments.items() if name != LABEL}

@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--contracts", metavar="FILE", help="contract file of this server; without it nothing is declared")
     p.add_argument("--journal", metavar="PATH", help="journal file ($ONCEWARD_JOURNAL, else the user's state folder)")
     p.add_argument("--scope", metavar="S", help="scope of the calls, where the harness gives none")
-    p.add_argument("--principal", metavar="P", help="whose account it is (default: the contract's, else `default`)")
+    p.add_argument("--principal", metavar="P", help="whose account it is: a name, or header:NAME over HTTP")
     p.add_argument("--profile", default="default", choices=["default", "codex", "claude", "copilot", "hermes"])
     p.add_argument("--patience", type=float, default=45.0, metavar="S", help="seconds until a call is answered (45)")
     p.add_argument(
@@ -158,7 +158,7 @@ def _gate(options: argparse.Namespace, scope_of: Callable[[Call], str | None], *
         guard = Guard(
             toolbox,
             options.journal,
-            principal=principal or "default",
+            principal="default" if principal is None or principal.startswith(HEADER) else principal,
             patience_s=options.patience,
             settings=Settings(attempt_timeout_s=min(options.attempt_timeout, options.patience)),
         )
@@ -170,24 +170,52 @@ def _gate(options: argparse.Namespace, scope_of: Callable[[Call], str | None], *
         listing,
         scope_of=scope_of,
         call_id_of=_call_id_of,
-        principal_of=_principal_by_token(guard.core.secret) if http and principal is None else lambda call: None,
+        principal_of=_principal_of(principal, guard.core.secret) if http else lambda call: None,
+        nameless=_nameless(principal) if http else lambda call: None,
         profile=options.profile,
     )
 
 
-def _principal_by_token(secret: bytes) -> Callable[[Call], str | None]:
-    """Tell users of one HTTP proxy apart by their credentials, of which only a keyed hash is ever kept."""
+def _principal_of(principal: str | None, secret: bytes) -> Callable[[Call], str | None]:
+    """Read whose account it is from the header that was named, of which only a keyed hash is ever kept.
+
+    Where nothing is configured, the credentials keep the uncontracted calls of two users apart.
+    """
     import hmac
 
-    def principal(call: Call) -> str | None:
-        token = call.headers.get("authorization")
-        return f"token:{hmac.digest(secret, token.encode(), 'sha256').hex()[:24]}" if token else None
+    named = principal.removeprefix(HEADER).lower() if principal and principal.startswith(HEADER) else None
+    header = "authorization" if principal is None else named
 
-    return principal
+    def read(call: Call) -> str | None:
+        given = call.headers.get(header) if header else None
+        return f"header:{hmac.digest(secret, given.encode(), 'sha256').hex()[:24]}" if given else None
+
+    return read
+
+
+def _nameless(principal: str | None) -> Callable[[Call], str | None]:
+    """Return why a call cannot be told from another user's; None = it can.
+
+    Credentials are renewed, also between a lost reply and its retry, so they name nobody for long: taking them for a
+    name would make the retry somebody else's first call, and a second effect.
+    """
+    named = principal.removeprefix(HEADER).lower() if principal and principal.startswith(HEADER) else None
+
+    def why(call: Call) -> str | None:
+        if principal is None and "authorization" in call.headers:
+            return (
+                "it carries credentials, and nothing says whose: start the proxy with --principal NAME or header:NAME"
+            )
+        if named is not None and not call.headers.get(named):
+            return f"it has no header {named}, which says whose account it is"
+        return None
+
+    return why
 
 
 # -- what a harness says of itself --------------------------------------------------------------------------------
 
+HEADER = "header:"  #: before the name of a header that says whose account it is
 _SCOPE_KEYS = ("dev.onceward/scope", "threadId")
 _CALL_KEYS = ("dev.onceward/call", "callId", "claudecode/toolUseId")
 _SESSION_VARIABLES = ("ONCEWARD_SCOPE", "CLAUDE_CODE_SESSION_ID", "COPILOT_AGENT_SESSION_ID")
